@@ -60,19 +60,19 @@ ROUTES: dict[str, Callable[[], Any]] = {
 
 def big_batch(context: Context) -> list[Row]:
     """The peak of a worker, for each route."""
-    rows, found = 400_000 if context.quick else ROWS, list[Row]()
+    rows, measures = 400_000 if context.quick else ROWS, list[Row]()
     for route in ROUTES:
         context.step(f"{rows:,} rows, {route}")
-        told = subprocess.run(
+        ran = subprocess.run(
             [sys.executable, "-m", "benchmarks.big_batch", route, str(rows)],
             check=True,
             capture_output=True,
             text=True,
         )
-        peaks = json.loads(told.stdout.splitlines()[-1])
+        peaks = json.loads(ran.stdout.splitlines()[-1])
         for what in ("took", "fired"):
             mib, seconds = peaks[what]
-            found.append(
+            measures.append(
                 Row(
                     f"big batch: peak of a worker that {what} a half of {rows:,} rows in {seconds:.0f} s, {route}",
                     "MiB",
@@ -81,7 +81,7 @@ def big_batch(context: Context) -> list[Row]:
                     meets=mib < MOST_MIB,
                 )
             )
-    return found
+    return measures
 
 
 def main(route: str, rows: int) -> None:
@@ -90,17 +90,17 @@ def main(route: str, rows: int) -> None:
         out = wr.sinks.parquet(os.path.join(folder, "out"))
         function = operator.foreach_batch(os.path.join(folder, "windrow"), sink=out, shards=SHARDS)
         came = _stream(spark, route, rows)
-        found = {}
+        figures = {}
         begun = time.perf_counter()
         writer = came.writeStream.foreachBatch(function).option("checkpointLocation", f"{folder}/spark")
         writer.trigger(availableNow=True).start().awaitTermination()
         assert function.last_progress is not None and function.last_progress["numInputRows"] == rows
-        found["took"] = peak_mib(), time.perf_counter() - begun
+        figures["took"] = peak_mib(), time.perf_counter() - begun
         begun = time.perf_counter()
         function.drain(spark)
-        found["fired"] = peak_mib(), time.perf_counter() - begun
+        figures["fired"] = peak_mib(), time.perf_counter() - begun
         function.close()
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 def _stream(spark: Any, route: str, rows: int) -> Any:

@@ -28,7 +28,7 @@ def main(folder: str) -> None:
     messages = json.load(sys.stdin)
     first = datetime.fromtimestamp(messages[0][0] / 1000, UTC)
     rows = [(key, (datetime.fromtimestamp(ms / 1000, UTC), value)) for ms, key, value in messages]
-    told: list[Any] = []
+    emitted: list[Any] = []
     init_db_dir(folder, 1)
     flow = Dataflow("ones")
     stream = op.input("in", flow, TestingSource(rows, batch_size=COMMIT))
@@ -37,13 +37,13 @@ def main(folder: str) -> None:
     windows = win.fold_window(
         "count", stream, clock, windower, lambda: (0, 0), lambda a, r: (a[0] + 1, a[1] + r[1]), _merged
     )
-    op.output("out", windows.down, TestingSink(told))
+    op.output("out", windows.down, TestingSink(emitted))
     begin = time.process_time()
     run_main(flow, recovery_config=RecoveryConfig(folder), epoch_interval=timedelta(seconds=1))
     seconds = time.process_time() - begin
-    counted = sum(n for _, (_, (n, _)) in told)
+    counted = sum(n for _, (_, (n, _)) in emitted)
     assert counted == len(messages), (
-        f"{counted} of {len(messages)} messages in {len(told)} windows: {told[:2]}"
+        f"{counted} of {len(messages)} messages in {len(emitted)} windows: {emitted[:2]}"
     )
     print(json.dumps({"rate": len(messages) / seconds}))
 

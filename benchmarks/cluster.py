@@ -116,21 +116,21 @@ class Watch:
 
 def stores(disks: Path) -> dict[str, float]:
     """Return the stores of all executors, their bytes, and the bytes of the newest of each shard."""
-    found = [path for path in disks.rglob("shard-*") if (path / "CURRENT").exists()]
+    folders = [path for path in disks.rglob("shard-*") if (path / "CURRENT").exists()]
     newest: dict[str, tuple[int, int]] = {}
-    for path in found:
+    for path in folders:
         used = int((path / "windrow-used").read_bytes()), bytes_of(str(path))
         newest[path.name] = max(used, newest.get(path.name, used))
     return {
-        "stores": len(found),
-        "bytes": sum(bytes_of(str(path)) for path in found),
+        "stores": len(folders),
+        "bytes": sum(bytes_of(str(path)) for path in folders),
         "state": sum(size for _, size in newest.values()),
     }
 
 
 def executors() -> list[int]:
     """Return the processes of the executors of this driver."""
-    found = []
+    pids = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
@@ -141,8 +141,8 @@ def executors() -> list[int]:
                 b"CoarseGrainedExecutorBackend" in line
                 and f"WINDROW_BENCH={os.getpid()}".encode() in environment
             ):
-                found.append(int(path.name))
-    return sorted(found)
+                pids.append(int(path.name))
+    return sorted(pids)
 
 
 def write_input(folder: Path, keys: int) -> None:
@@ -242,13 +242,13 @@ MOST_PLAN, MOST_SHARD_MS = 6_000, 15.0
 def cluster(context: Context) -> list[Row]:
     """A row for each figure, beside what it was before tasks had owners."""
     keys, shards, many = (24_000, 6, 2) if context.quick else (context.keys or KEYS, SHARDS, EXECUTORS)
-    found = {}
+    figures = {}
     for side in (OWNERS, LOCAL):
         context.step(side)
         arguments = [sys.executable, "-m", "benchmarks.cluster", side, str(keys), str(shards), str(many)]
         ran = subprocess.run(arguments, check=True, capture_output=True, text=True)
-        found[side] = json.loads(ran.stdout.splitlines()[-1])
-    ours, local = found[OWNERS], found[LOCAL]
+        figures[side] = json.loads(ran.stdout.splitlines()[-1])
+    ours, local = figures[OWNERS], figures[LOCAL]
     name = f"{many} executors, {shards} shards, {keys:,} keys: "
 
     def row(what: str, unit: str, value: float, before: str = "", **bounds: float) -> Row:

@@ -82,7 +82,7 @@ def stream(n: int, rows_per_file: int = ROWS_PER_FILE) -> str:
     return files(f"stream-{n}-{rows_per_file}", rows, n, rows_per_file)
 
 
-def files(name: str, made: Callable[[int, int], pa.Table], n: int, rows_per_file: int) -> str:
+def files(name: str, make: Callable[[int, int], pa.Table], n: int, rows_per_file: int) -> str:
     """A directory of Parquet files of what `made(first, n)` gives, made once."""
     path = os.path.join(cache(), name)
     if os.path.isdir(path):
@@ -91,7 +91,7 @@ def files(name: str, made: Callable[[int, int], pa.Table], n: int, rows_per_file
     os.makedirs(draft)
     for i, first in enumerate(range(0, n, rows_per_file)):
         file = os.path.join(draft, f"{i:05d}.parquet")
-        pq.write_table(made(first, min(rows_per_file, n - first)), file)
+        pq.write_table(make(first, min(rows_per_file, n - first)), file)
         os.utime(file, (1_600_000_000 + i, 1_600_000_000 + i))
     try:
         os.rename(draft, path)

@@ -126,7 +126,7 @@ class _Job:
                 )
                 for shard in range(task, self.job.shards, TASKS)
             ]
-            return [Answer(result, rows=2, width=16) for result in shared.finished(written)]
+            return [Answer(one, rows=2, width=16) for one in shared.finished(written)]
 
     @contextmanager
     def _elsewhere(self) -> Iterator[None]:

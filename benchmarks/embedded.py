@@ -23,11 +23,11 @@ WINDOW_US = 10_000_000
 
 def embedded(context: Context) -> list[Row]:
     """Rows a second of `add_messages`, durable, beside group-bys that keep nothing."""
-    given = tables(context)
+    inputs = tables(context)
     sides = {
-        "windrow": lambda: add(definition(TUMBLING), given),
-        "pyarrow group_by": lambda: _timed(lambda t: _arrow(t), given),
-        "polars group_by": lambda: _timed(lambda t: _polars(t), given),
+        "windrow": lambda: add(definition(TUMBLING), inputs),
+        "pyarrow group_by": lambda: _timed(lambda t: _arrow(t), inputs),
+        "polars group_by": lambda: _timed(lambda t: _polars(t), inputs),
     }
     samples = context.interleave(sides)
     return [
@@ -45,11 +45,11 @@ def embedded(context: Context) -> list[Row]:
 
 def full_state(context: Context) -> list[Row]:
     """Ingest where every message is kept (a median), beside a WriteBatch of as many keys and values, made beforehand."""
-    given = tables(context)
+    inputs = tables(context)
     median_of = medians(watermark="365 days")
-    pairs = [_pairs(t, i * BATCH_ROWS) for i, t in enumerate(given)]
+    pairs = [_pairs(t, i * BATCH_ROWS) for i, t in enumerate(inputs)]
     samples = context.interleave(
-        {"windrow": lambda: add(median_of, given), "RocksDB WriteBatch": lambda: _write(pairs)}
+        {"windrow": lambda: add(median_of, inputs), "RocksDB WriteBatch": lambda: _write(pairs)}
     )
     return [
         rate(

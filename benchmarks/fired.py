@@ -60,15 +60,15 @@ def _resident() -> tuple[float, float]:
     return tuple(int(said[name].split()[0]) / 1024 for name in ("RssAnon", "VmRSS"))  # type: ignore[return-value]
 
 
-def timed(told: dict[str, float], name: str, act: Callable[[], Any]) -> Any:
+def timed(spent: dict[str, float], name: str, act: Callable[[], Any]) -> Any:
     with Peak() as peak:
         begin, worked = time.perf_counter(), time.process_time()
-        found = act()
-        told[f"{name}_s"] = round(time.perf_counter() - begin, 3)
-        told[f"{name}_cpu_s"] = round(time.process_time() - worked, 3)
-    told[f"{name}_mib"], told[f"{name}_mapped_mib"] = round(peak.own), round(peak.whole)
-    told[f"{name}_own_mib"] = round(peak.before[0] + peak.own)
-    return found
+        value = act()
+        spent[f"{name}_s"] = round(time.perf_counter() - begin, 3)
+        spent[f"{name}_cpu_s"] = round(time.process_time() - worked, 3)
+    spent[f"{name}_mib"], spent[f"{name}_mapped_mib"] = round(peak.own), round(peak.whole)
+    spent[f"{name}_own_mib"] = round(peak.before[0] + peak.own)
+    return value
 
 
 def main(keys: int, gone: bool, sessions: bool) -> dict[str, float]:
@@ -81,7 +81,7 @@ def main(keys: int, gone: bool, sessions: bool) -> dict[str, float]:
         emit=wr.Emit(drop_late=gone),
         watermark=wr.explicit(),
     )
-    told: dict[str, float] = {}
+    spent: dict[str, float] = {}
     with scratch() as folder, aggregate.open(folder) as op:
         for low in range(0, keys, BATCH):
             op.add_messages(_rows(low, min(low + BATCH, keys), HOUR_US if sessions else 1))
@@ -91,18 +91,18 @@ def main(keys: int, gone: bool, sessions: bool) -> dict[str, float]:
             op.advance_watermark(BEGIN_US + DAY_US)
             op.next_offsets()
 
-        timed(told, "fire", fire)
-        assert len(timed(told, "table", op.result_table)) == keys
+        timed(spent, "fire", fire)
+        assert len(timed(spent, "table", op.result_table)) == keys
         if keys <= 2_000_000:
-            timed(told, "pandas", lambda: op.get_result().to_pandas())
-            last = timed(told, "panes", lambda: sum(pane["n"] for pane in op.get_result()))
+            timed(spent, "pandas", lambda: op.get_result().to_pandas())
+            last = timed(spent, "panes", lambda: sum(pane["n"] for pane in op.get_result()))
             assert last == keys
             if not gone:
-                one = timed(told, "key", lambda: op.get_windows(key="key-00000007"))
+                one = timed(spent, "key", lambda: op.get_windows(key="key-00000007"))
                 assert len(one) == 1
-                assert timed(told, "windows", lambda: sum(w.values["n"] for w in op.get_windows())) == keys
-        timed(told, "flush", op.flush)
-    return told
+                assert timed(spent, "windows", lambda: sum(w.values["n"] for w in op.get_windows())) == keys
+        timed(spent, "flush", op.flush)
+    return spent
 
 
 def _rows(low: int, high: int, within_us: int) -> pa.Table:

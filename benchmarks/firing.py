@@ -32,13 +32,13 @@ def fired(
     context: Context, keys: int, what: tuple[str, ...], most_s: float | None, most_mib: int
 ) -> list[Row]:
     """what: the words of the process, after those of the figures."""
-    told: dict[str, list[float]] = {}
+    spent: dict[str, list[float]] = {}
     for i in range(context.rounds):
         context.step(f"{keys:,} keys, round {i + 1}")
         command = [sys.executable, "-m", "benchmarks.fired", str(keys), *what[1:]]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         for name, value in json.loads(said.splitlines()[-1]).items():
-            told.setdefault(name, []).append(value)
+            spent.setdefault(name, []).append(value)
     name = what[0].format(keys=keys)
     named = {
         "fire_s": ("s", name, most_s),
@@ -55,11 +55,11 @@ def fired(
         Row(
             text,
             unit,
-            median(told[name]),
+            median(spent[name]),
             bound="" if most is None else f"required <= {most:g} {unit}",
-            meets=None if most is None else median(told[name]) <= most,
-            samples={"windrow": told[name]},
+            meets=None if most is None else median(spent[name]) <= most,
+            samples={"windrow": spent[name]},
         )
         for name, (unit, text, most) in named.items()
-        if name in told
+        if name in spent
     ]

@@ -13,9 +13,9 @@ from .data import cache
 def python(package: str) -> str:
     """The Python of an environment that has a package, `name==version`."""
     path = os.path.join(cache(), package.replace("==", "-"))
-    found = os.path.join(path, "bin", "python")
+    program = os.path.join(path, "bin", "python")
     if not os.path.exists(os.path.join(path, "made")):
         subprocess.run([sys.executable, "-m", "venv", "--clear", path], check=True)
-        subprocess.run([found, "-m", "pip", "install", "--quiet", package], check=True)
+        subprocess.run([program, "-m", "pip", "install", "--quiet", package], check=True)
         Path(path, "made").touch()
-    return found
+    return program

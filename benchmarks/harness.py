@@ -101,16 +101,16 @@ def median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def fresh(run: Callable[..., float], *given: Any) -> float:
+def fresh(run: Callable[..., float], *arguments: Any) -> float:
     """Return the result of `run` in a new process, in which nothing ran before. A JVM that it starts ends with it, so that none
     lives beside what is measured next. run: of a module, as another process finds it by its name."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), quiet) as alone:
-        return alone.submit(_alone, run, given).result()
+        return alone.submit(_alone, run, arguments).result()
 
 
-def _alone(run: Callable[..., float], given: tuple[Any, ...]) -> float:
+def _alone(run: Callable[..., float], arguments: tuple[Any, ...]) -> float:
     try:
-        return run(*given)
+        return run(*arguments)
     finally:
         end_session()
 
@@ -138,16 +138,16 @@ def run(
 ) -> list[Row]:
     """Run them one after the other, with a progress bar; each prints its rows as soon as it has them. No JVM lives longer than
     its benchmark."""
-    found: list[Row] = []
+    measures: list[Row] = []
     with tqdm(total=len(benchmarks), unit="benchmark", dynamic_ncols=True) as bar:
         for name, benchmark in benchmarks.items():
             bar.set_description(name)
             rows = benchmark(Context(quick, rounds, bar, commits, events, keys))
             end_session()
-            found += rows
+            measures += rows
             bar.write(table(rows))
             bar.update()
-    return found
+    return measures
 
 
 def figure(value: float | None) -> str:

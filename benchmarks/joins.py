@@ -65,25 +65,25 @@ def _embedded(context: Context) -> list[Row]:
             2 * LARGE / median(_commits(h, "10 seconds", LARGE, 6 if context.quick else 15, "large"))
         )
     samples = context.interleave(sides)
-    found = []
+    measures = []
     for how in ("inner", "left"):
         label, ours = f"join, embedded, {how}", median(samples[f"{how}, small"])
         few = f"{label}: a commit of {2 * SMALL:,} messages, {IN_REACH:,} in reach"
         bound = f"required <= {MOST_MS}"
-        found.append(Row(few, "ms", ours, bound=bound, meets=ours <= MOST_MS, samples=samples))
+        measures.append(Row(few, "ms", ours, bound=bound, meets=ours <= MOST_MS, samples=samples))
         many = f"{label}: commits of {2 * LARGE:,} messages"
-        found.append(Row(many, "rows/s", median(samples[f"{how}, large"]), samples=samples))
+        measures.append(Row(many, "rows/s", median(samples[f"{how}, large"]), samples=samples))
         by_key = f"{label}, scale='large': commits of {2 * LARGE:,} messages"
-        found.append(Row(by_key, "rows/s", median(samples[f"{how}, by key"]), samples=samples))
-    return found
+        measures.append(Row(by_key, "rows/s", median(samples[f"{how}, by key"]), samples=samples))
+    return measures
 
 
 def _commits(how: str, reach: str, rows: int, commits: int, scale: str = "small") -> Sequence[float]:
     """Seconds of each commit of the second half."""
-    given = list(_tables(rows, commits))
+    steps = list(_tables(rows, commits))
     seconds = []
     with scratch() as folder, definition(how, reach, scale).open(folder) as operator:
-        for a, b in given:
+        for a, b in steps:
             begin = time.perf_counter()
             operator.add_messages({"a": a, "b": b})
             operator.timeout()

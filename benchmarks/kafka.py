@@ -50,15 +50,15 @@ def kafka(context: Context) -> list[Row]:
     """Rows a second from a topic to a topic, warm and cold, by batches of 0.5 M and of 2 M rows."""
     n = ROWS // (2 if context.quick else 1)
     sides = [KEYED, UNKEYED, *(list(PROVIDERS)[:1] if context.quick else PROVIDERS)]
-    found: list[Row] = []
-    with topics.broker() as cluster, _input(context, cluster, n) as given:
+    measures: list[Row] = []
+    with topics.broker() as cluster, _input(context, cluster, n) as source:
         for side in sides:
             context.step(f"warming up {side}")
-            _run(side, given, 500_000)
+            _run(side, source, 500_000)
         quix: dict[str, list[float]] = {}
         for batch_rows in list(BATCHES)[:1] if context.quick else BATCHES:
-            found += _compare(context, given, sides, batch_rows, quix)
-    return found
+            measures += _compare(context, source, sides, batch_rows, quix)
+    return measures
 
 
 @contextmanager
@@ -71,8 +71,8 @@ def _input(context: Context, cluster: wr.Kafka, n: int) -> Iterator[Input]:
         counts = [topics.fill(cluster, name, n, lambda t, i=i: _slice(t, i)) for i, name in enumerate(parts)]
         wanted = topics.expected(n)
         number = pc.utf8_slice_codeunits(wanted.column("k"), 4).cast(pa.int64()).to_numpy()
-        mine = wanted.filter(pa.array(number % QUIX_KEYS == 0))
-        yield Input(cluster, whole, wanted, tuple(parts), tuple(counts), mine)
+        own = wanted.filter(pa.array(number % QUIX_KEYS == 0))
+        yield Input(cluster, whole, wanted, tuple(parts), tuple(counts), own)
 
 
 def _slice(table: pa.Table, part: int) -> pa.Table:
@@ -81,7 +81,7 @@ def _slice(table: pa.Table, part: int) -> pa.Table:
 
 
 def _compare(
-    context: Context, given: Input, sides: list[str], batch_rows: int, quix: dict[str, list[float]]
+    context: Context, source: Input, sides: list[str], batch_rows: int, quix: dict[str, list[float]]
 ) -> list[Row]:
     """One size of batches. Quix Streams, which has none, runs beside the first."""
     label = f"kafka: {batch_rows / 1e6:g} M rows a batch"
@@ -89,14 +89,14 @@ def _compare(
     cold: dict[str, list[float]] = {s: [] for s in sides}
 
     def run(side: str) -> float:
-        batches = _run(side, given, batch_rows)
+        batches = _run(side, source, batch_rows)
         first = BATCHES[batch_rows]
         cold[side].append(_rate(batches[:first]))
         return _rate(batches[first:])
 
     runs = {s: lambda s=s: run(s) for s in sides}
     if not quix:
-        runs |= {s: lambda s=s: _quix(s, given) for s in QUIX_SIDES}
+        runs |= {s: lambda s=s: _quix(s, source) for s in QUIX_SIDES}
     warm = context.interleave(runs)
     quix.update({s: warm[s] for s in QUIX_SIDES if s in warm})
     warm |= quix
@@ -126,18 +126,18 @@ def _rate(batches: list[Batch]) -> float:
 # -- the sides ------------------------------------------------------------------------------------------------------------
 
 
-def _run(side: str, given: Input, batch_rows: int) -> list[Batch]:
+def _run(side: str, source: Input, batch_rows: int) -> list[Batch]:
     """The whole topic through one side of Spark's, checked; its batches, without a small rest."""
-    with scratch() as folder, topics.topic(given.kafka) as out:
+    with scratch() as folder, topics.topic(source.kafka) as out:
         if side in (KEYED, UNKEYED):
-            batches = _windrow(given, out, batch_rows, folder, keyed=side == KEYED)
+            batches = _windrow(source, out, batch_rows, folder, keyed=side == KEYED)
         else:
-            batches = _spark(PROVIDERS[side], given, out, batch_rows, folder)
-        topics.check(side, topics.current(given.kafka, out), given.expected)
+            batches = _spark(PROVIDERS[side], source, out, batch_rows, folder)
+        topics.check(side, topics.current(source.kafka, out), source.expected)
     return [b for b in batches if b.rows > batch_rows // 2]
 
 
-def _windrow(given: Input, out: str, batch_rows: int, folder: str, *, keyed: bool) -> list[Batch]:
+def _windrow(stream: Input, out: str, batch_rows: int, folder: str, *, keyed: bool) -> list[Batch]:
     definition = wr.Aggregate(
         by="k",
         event_time="t",
@@ -149,13 +149,13 @@ def _windrow(given: Input, out: str, batch_rows: int, folder: str, *, keyed: boo
     )
     session()
     source = wr.sources.kafka(
-        given.kafka,
-        given.topic,
+        stream.kafka,
+        stream.topic,
         value=wr.decoders.json(topics.VALUE),
         keyed=keyed,
         max_offsets=batch_rows,
     )
-    writer = definition.writeStream(source).sink(wr.sinks.kafka(out, given.kafka))
+    writer = definition.writeStream(source).sink(wr.sinks.kafka(out, stream.kafka))
     writer = writer.option("checkpointLocation", folder).option("shards", SHARDS)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
@@ -166,42 +166,42 @@ def _windrow(given: Input, out: str, batch_rows: int, folder: str, *, keyed: boo
         for p in query.recentProgress
         if p["numInputRows"]
     ]
-    assert sum(b.rows for b in batches) == pc.sum(given.expected.column("n")).as_py()
+    assert sum(b.rows for b in batches) == pc.sum(stream.expected.column("n")).as_py()
     return batches
 
 
-def _spark(provider: str, given: Input, out: str, batch_rows: int, folder: str) -> list[Batch]:
+def _spark(provider: str, source: Input, out: str, batch_rows: int, folder: str) -> list[Batch]:
     from pyspark.sql import functions as F
 
     spark = session()
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
     rows = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", given.kafka.servers)
-        .option("subscribe", given.topic)
+        .option("kafka.bootstrap.servers", source.kafka.servers)
+        .option("subscribe", source.topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", batch_rows)
         .load()
         .select(F.from_json(F.col("value").cast("string"), "t bigint, k string, v bigint").alias("r"))
         .select(F.timestamp_micros("r.t").alias("t"), "r.k", "r.v")
     )
-    told = (
+    frame = (
         rows.withWatermark("t", "10 seconds")
         .groupBy(F.window("t", "10 seconds"), "k")
         .agg(F.count(F.lit(1)).alias("n"), F.sum("v").alias("s"), F.avg("v").alias("a"))
         .select(F.col("k").alias("key"), F.to_json(F.struct("window", "k", "n", "s", "a")).alias("value"))
     )
-    writer = told.writeStream.outputMode("update").format("kafka").option("topic", out)
-    return run_to_end(writer.option("kafka.bootstrap.servers", given.kafka.servers), None, folder)
+    writer = frame.writeStream.outputMode("update").format("kafka").option("topic", out)
+    return run_to_end(writer.option("kafka.bootstrap.servers", source.kafka.servers), None, folder)
 
 
-def _quix(side: str, given: Input) -> float:
+def _quix(side: str, source: Input) -> float:
     """Rows a second of as many processes as there are cores, each with a topic of its own, from first record to last commit."""
     with scratch() as folder, ExitStack() as stack:
-        out = stack.enter_context(topics.topic(given.kafka))
+        out = stack.enter_context(topics.topic(source.kafka))
         started = []
-        for i, (name, n) in enumerate(zip(given.slices, given.slice_rows, strict=True)):
-            more = [given.kafka.servers, name, out, str(n), QUIX_SIDES[side], f"{out}-{i}", folder]
+        for i, (name, n) in enumerate(zip(source.slices, source.slice_rows, strict=True)):
+            more = [source.kafka.servers, name, out, str(n), QUIX_SIDES[side], f"{out}-{i}", folder]
             process = subprocess.Popen(
                 [foreign.python(QUIX), str(Path(__file__).with_name("quix.py")), *more],
                 stdin=subprocess.PIPE,
@@ -216,18 +216,18 @@ def _quix(side: str, given: Input) -> float:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        told = [json.loads(p.communicate()[0]) for p in started]
-        _check_quix(side, given, out)
-    seconds = max(t["end"] for t in told) - min(t["begin"] for t in told)
-    return float(sum(t["rows"] for t in told) / seconds)
+        reports = [json.loads(p.communicate()[0]) for p in started]
+        _check_quix(side, source, out)
+    seconds = max(t["end"] for t in reports) - min(t["begin"] for t in reports)
+    return float(sum(t["rows"] for t in reports) / seconds)
 
 
-def _check_quix(side: str, given: Input, out: str) -> None:
+def _check_quix(side: str, source: Input, out: str) -> None:
     """All windows, or with "final" those that closed: as many as had two windows more of event time behind them."""
-    found = topics.current(given.kafka, out, topics.QUIX_RESULT)
-    wanted = given.slice_expected
+    current = topics.current(source.kafka, out, topics.QUIX_RESULT)
+    wanted = source.slice_expected
     if QUIX_SIDES[side] == "final":
         last = pc.max(wanted.column("start")).as_py()
-        assert pc.max(found.column("start")).as_py() >= last - 2 * topics.WINDOW_US
-        wanted = wanted.filter(pc.is_in(wanted.column("start"), found.column("start").unique()))
-    topics.check(side, found, wanted)
+        assert pc.max(current.column("start")).as_py() >= last - 2 * topics.WINDOW_US
+        wanted = wanted.filter(pc.is_in(wanted.column("start"), current.column("start").unique()))
+    topics.check(side, current, wanted)

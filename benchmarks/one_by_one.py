@@ -65,11 +65,11 @@ def aggregate(side: str) -> wr.Aggregate:
 def one_by_one(context: Context) -> list[Row]:
     """Messages a second of CPU time, each trigger beside the others."""
     n = MESSAGES // (6 if context.quick else 1)
-    given = _messages(n)
-    sides: dict[str, Any] = {side: lambda side=side: _windrow(side, given) for side in LEAST}
-    sides |= {other: lambda other=other: _other(other, given) for other in PACKAGES}
+    messages = _messages(n)
+    sides: dict[str, Any] = {side: lambda side=side: _windrow(side, messages) for side in LEAST}
+    sides |= {other: lambda other=other: _other(other, messages) for other in PACKAGES}
     samples = context.interleave(sides)
-    found = []
+    measures = []
     for side, least in LEAST.items():
         ours = median(samples[side])
         for other in PACKAGES:
@@ -81,10 +81,10 @@ def one_by_one(context: Context) -> list[Row]:
                 other,
                 samples={s: samples[s] for s in (side, other)},
             )
-            found.append(row)
+            measures.append(row)
         if least is not None:
             bound, meets = f"required >= {least:,}", ours >= least
-            found.append(
+            measures.append(
                 Row(
                     f"one by one: {side}",
                     "messages/CPU s",
@@ -94,7 +94,7 @@ def one_by_one(context: Context) -> list[Row]:
                     samples={side: samples[side]},
                 )
             )
-    return found
+    return measures
 
 
 def _messages(n: int) -> list[dict[str, Any]]:
@@ -104,17 +104,17 @@ def _messages(n: int) -> list[dict[str, Any]]:
     return [{"t": t, "k": k, "v": v, "id": i} for i, (t, k, v) in enumerate(columns)]
 
 
-def _windrow(side: str, given: list[dict[str, Any]]) -> float:
+def _windrow(side: str, messages: list[dict[str, Any]]) -> float:
     with scratch() as folder, aggregate(side).open(folder) as operator:
         begin = time.process_time()
-        for message in given:
+        for message in messages:
             operator.add_message(message)
         operator.flush()
-        return len(given) / (time.process_time() - begin)
+        return len(messages) / (time.process_time() - begin)
 
 
-def _other(name: str, given: list[dict[str, Any]]) -> float:
-    text = json.dumps([[m["t"] // 1000, m["k"], m["v"]] for m in given])
+def _other(name: str, messages: list[dict[str, Any]]) -> float:
+    text = json.dumps([[m["t"] // 1000, m["k"], m["v"]] for m in messages])
     script = Path(__file__).with_name(SCRIPTS[name])
     with scratch() as folder:
         run = subprocess.run(

@@ -48,16 +48,16 @@ def over(context: Context) -> list[Row]:
         context.bar.write(f"over runs without Flink: {', '.join(absent)} cannot be found")
     else:
         sides.append(FLINK)
-    found = [row for keys in KEYS for row in _beside_others(context, sides, keys, n)]
-    found += [row for keys in KEYS for row in _on_spark(context, keys)]
+    measures = [row for keys in KEYS for row in _compared(context, sides, keys, n)]
+    measures += [row for keys in KEYS for row in _on_spark(context, keys)]
     end_session()
-    found += _around_anchors(context, n)
-    found.append(_long(context, n))
+    measures += _around_anchors(context, n)
+    measures.append(_long(context, n))
     samples = context.interleave({"windrow": lambda: fresh(_medians, n // 10)})
-    return [*found, _required("over: median of the last 100 rows", "rows/s", LEAST_MEDIANS, samples)]
+    return [*measures, _required("over: median of the last 100 rows", "rows/s", LEAST_MEDIANS, samples)]
 
 
-def _beside_others(context: Context, sides: Sequence[str], keys: int, n: int) -> Iterator[Row]:
+def _compared(context: Context, sides: Sequence[str], keys: int, n: int) -> Iterator[Row]:
     """windrow, which keeps everything on disk, beside those that are here."""
     for frame in FRAMES:
         runs = {
@@ -80,9 +80,9 @@ def _beside_others(context: Context, sides: Sequence[str], keys: int, n: int) ->
             )
         if frame.past:
             asked = keys == KEYS[-1]
-            yield _required(what, "rows/s", LEAST, samples) if asked else _told_of(what, "rows/s", samples)
+            yield _required(what, "rows/s", LEAST, samples) if asked else _measured(what, "rows/s", samples)
     samples = context.interleave({"windrow": lambda: fresh(_counted, keys, n)})
-    yield _told_of(f"over: five aggregates, the last 100 rows, {keys:,} keys", "rows/s", samples)
+    yield _measured(f"over: five aggregates, the last 100 rows, {keys:,} keys", "rows/s", samples)
 
 
 def _sample(side: str, frame: Frame, keys: int, n: int) -> float:
@@ -95,8 +95,8 @@ def _sample(side: str, frame: Frame, keys: int, n: int) -> float:
             engine = stack.enter_context(flink())
             once[FLINK] = partial(by_flink, engine, watermark_ms=JITTER_MS)
         once[side](tables[:1] if side == FLINK else tables, frame)
-        speed, told = once[side](tables, frame)
-    check(side, told, by_polars(tables, frame)[1])
+        speed, emitted = once[side](tables, frame)
+    check(side, emitted, by_polars(tables, frame)[1])
     return speed
 
 
@@ -115,7 +115,7 @@ def _medians(n: int) -> float:
     return _again(over, [_rows(first, COMMIT // 10, 100) for first in range(0, n, COMMIT // 10)])
 
 
-def _told_of(what: str, unit: str, samples: dict[str, list[float]]) -> Row:
+def _measured(what: str, unit: str, samples: dict[str, list[float]]) -> Row:
     """A figure of which nothing is asked."""
     return Row(what, unit, median(samples["windrow"]), samples=samples)
 
@@ -148,12 +148,12 @@ def _on_spark(context: Context, keys: int) -> Iterator[Row]:
             with measured(all_processes) as spent:
                 batches = run_to_end(stream.writeStream.foreachBatch(function), function, folder)
             cores.append(n / spent.cpu)
-            told = pl.DataFrame(wr.read_panes(out))
-        until = told["t"].max()
+            emitted = pl.DataFrame(wr.read_panes(out))
+        until = emitted["t"].max()
         # A batch is told when the next one comes.
         behind = timedelta(milliseconds=JITTER_MS + 100, seconds=n * 2 / SPARK_FILES / ROWS_PER_SECOND)
         assert expected["t"].max() - until < behind, f"told until {until} only"  # type: ignore[operator]
-        check("windrow on Spark", told, expected.filter(pl.col("t") <= until))
+        check("windrow on Spark", emitted, expected.filter(pl.col("t") <= until))
         return median([b.rows / (b.trigger_ms / 1_000) for b in batches[1:]])
 
     samples = context.interleave({"windrow": run})
@@ -164,12 +164,12 @@ def _on_spark(context: Context, keys: int) -> Iterator[Row]:
 
 def _around_anchors(context: Context, n: int) -> list[Row]:
     """Anchors a second, with windows of two seconds that they say themselves, over so many rows."""
-    found: list[Row] = []
+    measures: list[Row] = []
     for keys in KEYS:
         samples = context.interleave({"windrow": lambda k=keys: fresh(_anchors, k, n)})  # type: ignore[misc]
         what = f"over: five aggregates around anchors, {keys:,} keys"
-        found.append(_required(what, "anchors/s", LEAST_ANCHORS, samples))
-    return found
+        measures.append(_required(what, "anchors/s", LEAST_ANCHORS, samples))
+    return measures
 
 
 def _anchors(keys: int, n: int) -> float:
@@ -187,7 +187,7 @@ def _anchors(keys: int, n: int) -> float:
         watermark="2 seconds",
         max_ahead=wr.forever,
     )
-    both = [{"rows": table, "anchors": some} for table, some in zip(tables, spans, strict=True)]
+    both = [{"rows": table, "anchors": anchors} for table, anchors in zip(tables, spans, strict=True)]
     return _again(definition, both) * sum(map(len, spans)) / n
 
 
@@ -212,7 +212,9 @@ def _minutes(n: int) -> float:
     """The minute before the rows that are measured is there by then, however few these are: while it fills, a commit has
     nothing to read of what leaves the windows, and nothing to forget, and takes two thirds of the time."""
     tables = [_rows(first, ROWS_PER_SECOND, 1_000) for first in range(0, FILLING + n, ROWS_PER_SECOND)]
-    return _told(_over(wr.range_between("-60 seconds", 0)), tables, len(tables) - n // ROWS_PER_SECOND)
+    return _windrow_speed(
+        _over(wr.range_between("-60 seconds", 0)), tables, len(tables) - n // ROWS_PER_SECOND
+    )
 
 
 def _over(frame: object, **options: object) -> wr.Over:
@@ -248,18 +250,18 @@ def _around(frame: Frame) -> Any:
 
 
 def _by_windrow(tables: Sequence[pa.Table], frame: Frame) -> tuple[float, pl.DataFrame]:
-    with scratch() as told:
-        speed = _told(_over(_around(frame)), tables, out=told)
-        return speed, pl.DataFrame(wr.read_panes(told))
+    with scratch() as folder:
+        speed = _windrow_speed(_over(_around(frame)), tables, out=folder)
+        return speed, pl.DataFrame(wr.read_panes(folder))
 
 
 def _again(definition: wr.Over, tables: Sequence[pa.Table | Mapping[str, pa.Table]]) -> float:
     """Rows a second where the process has made the same before."""
-    _told(definition, tables)
-    return _told(definition, tables)
+    _windrow_speed(definition, tables)
+    return _windrow_speed(definition, tables)
 
 
-def _told(
+def _windrow_speed(
     definition: wr.Over,
     tables: Sequence[pa.Table | Mapping[str, pa.Table]],
     before: int = 0,

@@ -28,7 +28,7 @@ NAME = "ones"
 
 def main(folder: str) -> None:
     messages = json.load(sys.stdin)
-    registry, told = DataFrameRegistry(), []
+    registry, emitted = DataFrameRegistry(), []
     consumer = MagicMock()
     consumer.commit.return_value = []
     producer = MagicMock()
@@ -49,7 +49,7 @@ def main(folder: str) -> None:
     frame = StreamingDataFrame(topic, topic_manager=manager, registry=registry, processing_context=context)
     registry.register_root(frame)
     windows = frame.tumbling_window(WINDOW_MS, grace_ms=WINDOW_MS).agg(n=Count(), s=Sum("v")).current()
-    run = windows.compose(sink=lambda value, key, timestamp, headers: told.append(value))[NAME]
+    run = windows.compose(sink=lambda value, key, timestamp, headers: emitted.append(value))[NAME]
     state.init()
     state.on_partition_assign(stream_id=NAME, partition=0, committed_offsets={})
     context.init_checkpoint()
@@ -62,7 +62,7 @@ def main(folder: str) -> None:
             context.checkpoint.commit()
             context.init_checkpoint()
     seconds = time.process_time() - begin
-    assert len(told) == len(messages), f"{len(told)} results of {len(messages)} messages"
+    assert len(emitted) == len(messages), f"{len(emitted)} results of {len(messages)} messages"
     print(json.dumps({"rate": len(messages) / seconds, "sum": sum(m[2] for m in messages)}))
 
 

@@ -40,13 +40,13 @@ class Frame:
         return self.start == -self.seconds
 
 
-def check(side: str, found: pl.DataFrame, expected: pl.DataFrame) -> None:
+def check(side: str, actual: pl.DataFrame, expected: pl.DataFrame) -> None:
     """Every row is there once, with its values."""
     ours, theirs = (
         rows.select("k", pl.col("t").cast(pl.Datetime("us", "UTC")), pl.col(_EXACT).cast(pl.Int64), "f").sort(
             "k", "t"
         )
-        for rows in (found, expected)
+        for rows in (actual, expected)
     )
     assert len(ours) == len(theirs), f"{side} has {len(ours):,} rows, and {len(theirs):,} are expected"
     wrong = (
@@ -84,10 +84,10 @@ def by_duckdb(tables: Sequence[pa.Table], frame: Frame) -> tuple[float, pl.DataF
         connection.execute("SET threads = 1")
         connection.register("rows", rows)
         begin = time.process_time()
-        told = connection.sql(
+        relation = connection.sql(
             f"SELECT k, t, {_SQL.format(w='OVER w')} FROM rows WINDOW w AS (PARTITION BY k ORDER BY t {span})"
         ).to_arrow_table()
-        return len(rows) / (time.process_time() - begin), pl.DataFrame(told)
+        return len(rows) / (time.process_time() - begin), pl.DataFrame(relation)
 
 
 def by_spark(tables: Sequence[pa.Table], frame: Frame) -> tuple[float, pl.DataFrame]:
@@ -103,8 +103,8 @@ def by_spark(tables: Sequence[pa.Table], frame: Frame) -> tuple[float, pl.DataFr
         read = spark.read.parquet(f"{folder}/*.parquet").selectExpr("*", "unix_micros(t) AS us")
         read.createOrReplaceTempView("over_rows")
         with measured(all_processes) as spent:
-            told = spark.sql(f"SELECT k, t, {_SQL.format(w=over)} FROM over_rows")
-            told.write.parquet(f"{folder}/told")
+            windowed = spark.sql(f"SELECT k, t, {_SQL.format(w=over)} FROM over_rows")
+            windowed.write.parquet(f"{folder}/told")
         return rows / spent.cpu, pl.read_parquet(f"{folder}/told/*.parquet")
 
 
@@ -121,11 +121,11 @@ def by_flink(
     with scratch() as folder:
         path = f"{folder}/rows"
         _write([t.set_column(0, "t", t["t"].cast(pa.timestamp("ms", "UTC"))) for t in tables], path)
-        spent, told = engine.run(
+        spent, rows = engine.run(
             Events(path, columns, watermark_ms), [query], ("k", "t", *_EXACT, "f"), folder
         )
     rate = sum(map(len, tables)) / spent.cpu
-    return rate, told.with_columns(pl.col("t").cast(pl.Datetime("ms")).dt.replace_time_zone("UTC"))
+    return rate, rows.with_columns(pl.col("t").cast(pl.Datetime("ms")).dt.replace_time_zone("UTC"))
 
 
 def _write(tables: Sequence[pa.Table], folder: str) -> None:

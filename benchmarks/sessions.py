@@ -74,11 +74,11 @@ def sessions(context: Context) -> list[Row]:
         for side in (WINDROW, SPARK):
             context.step(f"warming up {side}")
             # As many batches as are measured: after half of them the JVM still compiles for a third of the time.
-            given = _input(stream, BATCH_ROWS, COLD_BATCHES + (1 if context.quick else 5))
-            (_windrow if side == WINDROW else _spark)(stream, *given)
+            batches = _input(stream, BATCH_ROWS, COLD_BATCHES + (1 if context.quick else 5))
+            (_windrow if side == WINDROW else _spark)(stream, *batches)
     for stream in STREAMS:
         for batch_rows in (BATCH_ROWS,) if context.quick else (BATCH_ROWS, 4 * BATCH_ROWS):
-            rows.append(_beside_spark(context, stream, batch_rows))
+            rows.append(_against_spark(context, stream, batch_rows))
     return rows
 
 
@@ -103,9 +103,9 @@ def _embedded(context: Context, stream: Stream) -> list[Row]:
 def _alone(stream: Stream, side: str, batches: int) -> float:
     """In a process that has done the same before: the first time, what it takes of memory is new."""
     aggregate = definition(stream.window if side == WINDROW else stream.tumbling)
-    given = [stream.rows(i * BATCH_ROWS, BATCH_ROWS) for i in range(batches)]
-    _rate(aggregate, given)
-    return _rate(aggregate, given)
+    tables = [stream.rows(i * BATCH_ROWS, BATCH_ROWS) for i in range(batches)]
+    _rate(aggregate, tables)
+    return _rate(aggregate, tables)
 
 
 def _rate(aggregate: wr.Aggregate, tables: list[pa.Table]) -> float:
@@ -133,8 +133,8 @@ def _late(context: Context) -> Row:
     sides: dict[str, Callable[[], float]] = {}
     for side, late in ((LATE, 0.05), ("none late", 0.0)):
         # Late ones come when there is something that they are late for.
-        given = [stream.rows(i * BATCH_ROWS, BATCH_ROWS, late if i > 2 else 0.0) for i in range(n)]
-        sides[side] = lambda given=given: _batch_ms(aggregate, given)  # type: ignore[misc]
+        batches = [stream.rows(i * BATCH_ROWS, BATCH_ROWS, late if i > 2 else 0.0) for i in range(n)]
+        sides[side] = lambda batches=batches: _batch_ms(aggregate, batches)  # type: ignore[misc]
     samples = context.interleave(sides)
     ours, other = (median(samples[side]) for side in sides)
     what = f"sessions: a batch of {BATCH_ROWS:,} rows, {stream.keys:,} keys, {LATE}"
@@ -215,13 +215,13 @@ def _of_keys(keys: Any, second: int) -> pa.Table:
 # -- Spark ------------------------------------------------------------------------------------------------------------
 
 
-def _beside_spark(context: Context, stream: Stream, batch_rows: int) -> Row:
+def _against_spark(context: Context, stream: Stream, batch_rows: int) -> Row:
     warm = 1 if context.quick else 4 * BATCH_ROWS // batch_rows + 1
-    path, some = _input(stream, batch_rows, COLD_BATCHES + warm)
+    path, number = _input(stream, batch_rows, COLD_BATCHES + warm)
     label = f"{stream.keys:,} keys, {batch_rows / 1e6:g} M rows a batch"
     context.bar.set_description(label)
     samples = context.interleave(
-        {WINDROW: lambda: _windrow(stream, path, some), SPARK: lambda: _spark(stream, path, some)}
+        {WINDROW: lambda: _windrow(stream, path, number), SPARK: lambda: _spark(stream, path, number)}
     )
     ours, other = median(samples[WINDROW]), median(samples[SPARK])
     what = f"sessions: {label}, warm, beside Spark's session_window on RocksDB"
@@ -235,20 +235,20 @@ def _input(stream: Stream, batch_rows: int, batches: int) -> tuple[str, int]:
     return files(name, stream.rows, n, ROWS_PER_FILE), batch_rows // ROWS_PER_FILE
 
 
-def _windrow(stream: Stream, path: str, some: int) -> float:
+def _windrow(stream: Stream, path: str, number: int) -> float:
     with scratch() as folder:
-        return rate_of(run_query(WINDROW, stream.window, path, some, folder)[COLD_BATCHES:])
+        return rate_of(run_query(WINDROW, stream.window, path, number, folder)[COLD_BATCHES:])
 
 
-def _spark(stream: Stream, path: str, some: int) -> float:
+def _spark(stream: Stream, path: str, number: int) -> float:
     from pyspark.sql import functions as F
 
     spark = session()
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[SPARK])
     with scratch() as folder:
         rows: Any = spark.readStream.schema(spark.read.parquet(path).schema)
-        told = (
-            rows.option("maxFilesPerTrigger", some)
+        query = (
+            rows.option("maxFilesPerTrigger", number)
             .parquet(path)
             .withWatermark("t", "10 seconds")
             .groupBy(F.session_window("t", stream.gap), "k")
@@ -259,7 +259,7 @@ def _spark(stream: Stream, path: str, some: int) -> float:
                 F.max("v").alias("hi"),
             )
         )
-        writer = told.writeStream.outputMode("append").format("parquet")
+        writer = query.writeStream.outputMode("append").format("parquet")
         return rate_of(
             run_to_end(writer.option("path", os.path.join(folder, "out")), None, folder)[COLD_BATCHES:]
         )

@@ -113,8 +113,8 @@ def shards(context: Context) -> list[Row]:
     rows = []
     for number in SHARDS[:2] if context.quick else SHARDS:
         context.step(f"{number} shards")
-        found = measured(number)
-        each, name = 1000 * found["cpu"] / number, f"{number} shards, {ROWS:,} rows a commit: "
+        figures = measured(number)
+        each, name = 1000 * figures["cpu"] / number, f"{number} shards, {ROWS:,} rows a commit: "
         many = number >= 128
         rows += [
             Row(
@@ -127,11 +127,11 @@ def shards(context: Context) -> list[Row]:
             Row(
                 name + "a commit",
                 "s",
-                found["seconds"],
+                figures["seconds"],
                 bound=f"required <= {MOST_S:g}" if many else "",
-                meets=found["seconds"] <= MOST_S if many else None,
+                meets=figures["seconds"] <= MOST_S if many else None,
             ),
-            Row(name + "files of a commit", "", found["files"]),
+            Row(name + "files of a commit", "", figures["files"]),
         ]
     return rows
 

@@ -87,8 +87,10 @@ def _soak(context: Context, label: str, log: Transport, place: str | None) -> li
         for age in map(_between_snapshots, [n for n in (100, 1_000, 10_000, 100_000) if n < most] + [most]):
             context.step(f"{label}, up to commit {age:,}")
             by_age[age] = life.until(age) | _probe(folder, place)
-            told = ", ".join(f"{name} {value:,.4g} {FIGURES[name][0]}" for name, value in by_age[age].items())
-            context.bar.write(f"{label}, commit {age:,}: {told}")
+            figures = ", ".join(
+                f"{name} {value:,.4g} {FIGURES[name][0]}" for name, value in by_age[age].items()
+            )
+            context.bar.write(f"{label}, commit {age:,}: {figures}")
     return _rows(label, by_age)
 
 
@@ -195,7 +197,7 @@ class _Life:
                 if self.age > age - CYCLE and self.age % LOOK == 0:
                     on_disk.append(_on_disk(os.path.join(self.folder, "job")))
             memory = _resident_mib()
-        files, size = (max(some) for some in zip(*on_disk, strict=True))
+        files, size = (max(sizes) for sizes in zip(*on_disk, strict=True))
         return {"memory of the driver": memory, **_commits(spent), "files": files, "bytes": size / 2**20}
 
 
@@ -223,13 +225,13 @@ def _message(i: int) -> wr.Message:
 def _probe(folder: str, place: str | None) -> dict[str, float]:
     """Numbers of files, and the medians of processes that look at the job."""
     command = [sys.executable, "-m", "benchmarks.soak", folder, *([place] if place else [])]
-    told = []
+    lines = []
     for _ in range(PROBES):
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        told.append(json.loads(done.stdout.splitlines()[-1]))
+        lines.append(json.loads(done.stdout.splitlines()[-1]))
     return {
         "files of the sink": _on_disk(os.path.join(folder, "sink"))[0],
-        **{name: median([t[name] for t in told]) for name in told[0]},
+        **{name: median([t[name] for t in lines]) for name in lines[0]},
     }
 
 
@@ -245,14 +247,14 @@ def _on_disk(folder: str) -> tuple[int, int]:
 
 def _look(folder: str, place: str | None) -> dict[str, float]:
     """Seconds of whoever looks at the job for the first time, and his memory beyond what it takes to be there."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     job, before = os.path.join(folder, "job"), peak_mib()
 
     @contextmanager
     def timed(name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
-        found[name] = time.perf_counter() - begin
+        figures[name] = time.perf_counter() - begin
 
     log: Transport = FILES
     if place is not None:
@@ -262,13 +264,13 @@ def _look(folder: str, place: str | None) -> dict[str, float]:
         assert windrow(["describe", place or job]) == 0
     with timed("read_state"), wr.read_state(job, log=log) as state:
         assert state.get_windows()
-    found["memory of whoever opens"] = peak_mib() - before
+    figures["memory of whoever opens"] = peak_mib() - before
     with timed("read_panes"):
         wr.read_panes(os.path.join(folder, "sink"))
     with timed("open"):
         operator = _open(folder, log, ManualClock(BEGIN))
     operator.close()
-    return found
+    return figures
 
 
 def main(folder: str, place: str | None = None) -> None:

@@ -44,7 +44,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
         pid = int(stat.parent.name)
         children.setdefault(int(fields[1]), []).append(pid)
         ticks[pid] = sum(map(int, fields[11:15]))
-    found = list(pids)
-    for pid in found:
-        found += children.get(pid, [])
-    return sum(ticks.get(pid, 0) for pid in found) / os.sysconf("SC_CLK_TCK")
+    processes = list(pids)
+    for pid in processes:
+        processes += children.get(pid, [])
+    return sum(ticks.get(pid, 0) for pid in processes) / os.sysconf("SC_CLK_TCK")

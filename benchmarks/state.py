@@ -75,8 +75,8 @@ def restore(context: Context) -> list[Row]:
             begin = time.perf_counter()
             with aggregate.open(place) as operator:
                 seconds = time.perf_counter() - begin
-                found = len(operator.get_windows(key="key-0007"))
-            assert found * KEYS == states, f"{found} windows of one key came back, not {states // KEYS}"
+                count = len(operator.get_windows(key="key-0007"))
+            assert count * KEYS == states, f"{count} windows of one key came back, not {states // KEYS}"
             return states / seconds
 
         ways = {
@@ -121,9 +121,9 @@ def replay(context: Context) -> list[Row]:
             begin = time.perf_counter()
             with median_of.open(location, replay=lambda _: table) as operator:
                 seconds = time.perf_counter() - begin
-                found = len(operator.get_messages(key="key-0007"))
+                count = len(operator.get_messages(key="key-0007"))
             wanted = pc.sum(pc.equal(table.column("k"), "key-0007")).as_py()
-            assert found == wanted, f"{found} messages of one key came back, not {wanted}"
+            assert count == wanted, f"{count} messages of one key came back, not {wanted}"
             return n / seconds
 
         samples = context.interleave({"windrow": run}, 3 if context.quick else 7)["windrow"]
@@ -167,7 +167,7 @@ def purge(context: Context) -> list[Row]:
     of an hour, which is the default, and 100,000 with buckets of six minutes.
     """
     messages = 100_000 if context.quick else 1_000_000
-    found: list[Row] = []
+    measures: list[Row] = []
     for label, layout, bucket_us in (
         ("time first", Layout.TIME_OFFSET, HOUR_US),
         ("fields first", Layout.FIELDS_TIME_OFFSET, HOUR_US),
@@ -183,7 +183,7 @@ def purge(context: Context) -> list[Row]:
             reads["after the purge"].append(after)
             reads["fresh"].append(fresh)
         ms, after, fresh = median(purges), median(reads["after the purge"]), median(reads["fresh"])
-        found += [
+        measures += [
             Row(
                 f"purge: {messages:,} messages, {label}",
                 "ms",
@@ -204,7 +204,7 @@ def purge(context: Context) -> list[Row]:
                 reads,
             ),
         ]
-    return found
+    return measures
 
 
 def _purge_once(store: MessageStore, messages: int, folder: str) -> tuple[float, float, float]:
@@ -249,10 +249,10 @@ def memory(context: Context) -> list[Row]:
     """The highest resident memory of a worker that keeps every message for a median, early on and at the end."""
     messages = 1_000_000 if context.quick else 10_000_000
     context.step(f"{messages:,} messages")
-    told = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.worker", str(messages)], check=True, capture_output=True, text=True
     )
-    peaks = json.loads(told.stdout.splitlines()[-1])
+    peaks = json.loads(ran.stdout.splitlines()[-1])
     early, last = peaks["early_mib"], peaks["last_mib"]
     return [
         Row(

@@ -100,8 +100,8 @@ def fill(kafka: wr.Kafka, name: str, n: int, keep: Callable[[pa.Table], pa.Table
         while len(producer) > PORTION // 2:
             producer.poll(0.01)
         for start in range(0, len(records), PORTION // 4):
-            some = records[start : start + PORTION // 4]
-            assert producer.produce_batch(name, some) == len(some)
+            part = records[start : start + PORTION // 4]
+            assert producer.produce_batch(name, part) == len(part)
             while len(producer) > PORTION // 2:
                 producer.poll(0.01)
         written += len(records)
@@ -115,8 +115,10 @@ def expected(n: int) -> pa.Table:
     start = whole.column("t").to_numpy() // WINDOW_US * WINDOW_US
     names = pc.binary_join_element_wise("key-", pc.utf8_lpad(whole.column("k").cast(pa.string()), 6, "0"), "")
     table = pa.table({"start": start, "k": names, "v": whole.column("v")})
-    told = table.group_by(["start", "k"], use_threads=False).aggregate([("v", "count"), ("v", "sum")])
-    return told.rename_columns(["start", "k", "n", "s"]).sort_by([("start", "ascending"), ("k", "ascending")])
+    totals = table.group_by(["start", "k"], use_threads=False).aggregate([("v", "count"), ("v", "sum")])
+    return totals.rename_columns(["start", "k", "n", "s"]).sort_by(
+        [("start", "ascending"), ("k", "ascending")]
+    )
 
 
 def current(kafka: wr.Kafka, name: str, schema: pa.Schema = RESULT) -> pa.Table:
@@ -124,8 +126,8 @@ def current(kafka: wr.Kafka, name: str, schema: pa.Schema = RESULT) -> pa.Table:
     columns = {} if "k" in schema.names else {"k": "key"}
     stream = wr.sources.kafka(kafka, name, value=wr.decoders.json(schema), columns=columns)
     extent = Cluster(kafka).extents([name])[name]
-    found = [_read(stream, name, extent, p) for p in sorted(extent.high)]
-    table = pa.concat_tables(found).sort_by([("start", "ascending"), ("k", "ascending")])
+    tables = [_read(stream, name, extent, p) for p in sorted(extent.high)]
+    table = pa.concat_tables(tables).sort_by([("start", "ascending"), ("k", "ascending")])
     mean = table.column("s").to_numpy() / table.column("n").to_numpy()
     np.testing.assert_allclose(table.column("a").to_numpy(), mean, rtol=1e-9)
     return table.select(["start", "k", "n", "s"])
@@ -134,16 +136,18 @@ def current(kafka: wr.Kafka, name: str, schema: pa.Schema = RESULT) -> pa.Table:
 def _read(stream: KafkaStream, name: str, extent: Any, partition: int) -> pa.Table:
     """Return the last rows of one partition. All records of a key are in one."""
     wanted = Range(name, extent.id, partition, extent.low[partition], extent.high[partition])
-    told = pa.concat_tables([stream.schema.empty_table(), *_values(stream, wanted)]).combine_chunks()
-    if "window" in told.column_names:
-        start = pc.struct_field(told.column("window"), "start").cast(pa.int64())
+    values = pa.concat_tables([stream.schema.empty_table(), *_values(stream, wanted)]).combine_chunks()
+    if "window" in values.column_names:
+        start = pc.struct_field(values.column("window"), "start").cast(pa.int64())
     else:
-        start = pc.multiply(told.column("start"), 1000)
-        told = told.drop_columns(["start"])
-    told = told.append_column("at", start)
-    keys = told.column("k").cast(pa.string())
-    told = told.set_column(told.column_names.index("k"), "k", keys)
-    grouped = told.group_by(["at", "k"], use_threads=False).aggregate([(c, "last") for c in ("n", "s", "a")])
+        start = pc.multiply(values.column("start"), 1000)
+        values = values.drop_columns(["start"])
+    values = values.append_column("at", start)
+    keys = values.column("k").cast(pa.string())
+    values = values.set_column(values.column_names.index("k"), "k", keys)
+    grouped = values.group_by(["at", "k"], use_threads=False).aggregate(
+        [(c, "last") for c in ("n", "s", "a")]
+    )
     return grouped.rename_columns(["start", "k", "n", "s", "a"])
 
 
@@ -151,10 +155,10 @@ def _values(stream: KafkaStream, wanted: Range) -> Iterator[pa.Table]:
     return (t.select(stream.schema.names) for t in stream.read([wanted]))
 
 
-def check(who: str, found: pa.Table, wanted: pa.Table) -> None:
+def check(who: str, actual: pa.Table, wanted: pa.Table) -> None:
     """Refuse a result that is not the right one."""
-    if not found.equals(wanted.cast(found.schema)):
+    if not actual.equals(wanted.cast(actual.schema)):
         raise AssertionError(
-            f"{who} came to other windows: {len(found)} with {pc.sum(found.column('n'))} rows, expected are "
+            f"{who} came to other windows: {len(actual)} with {pc.sum(actual.column('n'))} rows, expected are "
             f"{len(wanted)} with {pc.sum(wanted.column('n'))}"
         )

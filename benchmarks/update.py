@@ -29,7 +29,7 @@ BEGIN_US = FIRST_US // DAY_US * DAY_US
 def update(context: Context) -> list[Row]:
     """CPU milliseconds of a commit of 100 rows, of a tick that tells 100 keys, and of one that tells 1,440 late ones."""
     many = MANY // (50 if context.quick else 1)
-    found: list[Row] = []
+    measures: list[Row] = []
     for name, emit in (
         ("Emit.update()", wr.Emit.update()),
         ("every(50)", wr.Emit(early=wr.every(50))),
@@ -41,7 +41,7 @@ def update(context: Context) -> list[Row]:
         }
         samples = context.interleave(sides)
         ours, other = (median(samples[side]) for side in sides)
-        found.append(
+        measures.append(
             cost(
                 f"update: commit of {CHANGED} rows, {name}, {many:,} keys in the window",
                 "ms CPU",
@@ -56,8 +56,8 @@ def update(context: Context) -> list[Row]:
         (f"update: a tick of {CHANGED} changed keys among {many:,}", _ticks, TICK_MOST_MS),
         (f"update: {LATE:,} late rows of as many keys, told by a tick, of a window of {many:,}", _late, None),
     ):
-        found.append(_alone(context, name, lambda ticks=ticks: median(ticks(many)), most))
-    return found
+        measures.append(_alone(context, name, lambda ticks=ticks: median(ticks(many)), most))
+    return measures
 
 
 def _alone(context: Context, name: str, run: Callable[[], float], most: float | None) -> Row:
@@ -121,7 +121,7 @@ def _commits(keys: int, emit: wr.Emit) -> list[float]:
 
 def _ticks(keys: int) -> list[float]:
     with _opened(keys, wr.Emit(early=wr.every("10 seconds"))) as (operator, clock):
-        return _told(operator, clock, _chosen(keys, CHANGED))
+        return _seconds_of_steps(operator, clock, _chosen(keys, CHANGED))
 
 
 def _late(keys: int) -> list[float]:
@@ -129,18 +129,18 @@ def _late(keys: int) -> list[float]:
         operator.advance_watermark(BEGIN_US + DAY_US)
         operator.timeout()
         operator.flush()
-        return _told(operator, clock, _chosen(keys, LATE))
+        return _seconds_of_steps(operator, clock, _chosen(keys, LATE))
 
 
-def _told(operator: Any, clock: ManualClock, tables: Iterator[pa.Table]) -> list[float]:
-    found = []
+def _seconds_of_steps(operator: Any, clock: ManualClock, tables: Iterator[pa.Table]) -> list[float]:
+    measures = []
     gc.collect()
     for _ in range(TICKS):
         table = next(tables)
         _commit(operator, table)
         clock.advance("10 seconds")
-        found.append(_measured(operator.timeout))
-        told = len(operator.result_table())
+        measures.append(_measured(operator.timeout))
+        count = len(operator.result_table())
         operator.flush()
-        assert told == len(table), f"{told} keys were told, {len(table)} changed"
-    return found
+        assert count == len(table), f"{count} keys were told, {len(table)} changed"
+    return measures

@@ -46,8 +46,8 @@ def main(messages: int) -> None:
                 None,
                 tuple(job.recent),
             )
-            [told] = tasks.run(task, iter(_arriving(first)))
-            answer = pickle.loads(told.column("payload")[0].as_py())
+            [reply] = tasks.run(task, iter(_arriving(first)))
+            answer = pickle.loads(reply.column("payload")[0].as_py())
             job.commit(
                 plan.commit,
                 [Step(kind="ingest", now_us=plan.now_us, watermark_us=None, rows=answer.rows)],

@@ -55,20 +55,20 @@ def tables(frame: pd.DataFrame) -> list[pa.Table]:
     ]
 
 
-def run(given: list[pa.Table], out: str) -> int:
+def run(tables: list[pa.Table], out: str) -> int:
     """Feed what landed within six hours a commit, then drain. How many flights were set aside."""
     shown = sys.stderr.isatty()
     with DAYS.open(os.path.join(out, "job"), sink=wr.sinks.parquet(os.path.join(out, "panes"))) as op:
-        for table in tqdm(given, unit="commit", ncols=100, disable=not shown):
+        for table in tqdm(tables, unit="commit", ncols=100, disable=not shown):
             op.add_messages(table)
             op.timeout()
         op.drain()
         letters = len(op.dead_letters())
-    print(f"{sum(map(len, given)):,} flights in {len(given):,} commits")
+    print(f"{sum(map(len, tables)):,} flights in {len(tables):,} commits")
     return letters
 
 
-def told(out: str) -> pa.Table:
+def emitted_rows(out: str) -> pa.Table:
     return wr.read_panes(os.path.join(out, "panes"), operator="days")
 
 
@@ -158,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
     frame = data.flights(2 if chosen.quick else 12, chosen.every)
     cancelled = int(frame.departure.isna().sum())
     letters = run(tables(frame), out)
-    panes: Any = told(out)
+    panes: Any = emitted_rows(out)
     days = flat(wr.latest(panes))
     panes = flat(panes)
     summarise(panes, days)
@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"  pandas equality: {'EQUAL' if equal else 'NOT EQUAL'}")
     picture = os.path.join(out, "days.png")
     aircraft_plot.draw(most_corrected(panes), data.ZONE, picture)
-    print(f"\nThe days of one aircraft, as they were told: {picture}")
+    print(f"\nThe days of one aircraft, as they were emitted: {picture}")
     return 0 if equal else 1
 
 

@@ -94,15 +94,15 @@ def messages(months: int, every: int) -> pd.DataFrame:
     return both.sort_values("heard", kind="stable", ignore_index=True)
 
 
-def taken(name: str, heard: pd.DataFrame) -> pd.DataFrame:
+def taken(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Keep the columns that an operator reads: carriers have no weather."""
-    return heard if name == "airports" else heard[heard.id.notna()]
+    return frame if name == "airports" else frame[frame.id.notna()]
 
 
 # -- the two ways ---------------------------------------------------------------------------------------------------
 
 
-def told(definition: wr.Over, location: str, pieces: Sequence[pd.DataFrame]) -> pa.Table:
+def emitted_rows(definition: wr.Over, location: str, pieces: Sequence[pd.DataFrame]) -> pa.Table:
     """All rows of a job that takes these pieces, each a commit, and is drained."""
     with definition.open(location, schema=SCHEMA) as op:
         for piece in tqdm(pieces, definition.name, unit="commit", disable=len(pieces) < 2):
@@ -114,18 +114,18 @@ def told(definition: wr.Over, location: str, pieces: Sequence[pd.DataFrame]) -> 
         return op.result_table()
 
 
-def backfill(name: str, folder: str, heard: pd.DataFrame) -> pd.DataFrame:
+def backfill(name: str, folder: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The features of each flight, of the year in one piece."""
     definition = wr.Over(**{"carriers": CARRIERS, "airports": AIRPORTS}[name])
-    rows = told(definition, os.path.join(folder, f"{name}-backfill"), [taken(name, heard)])
+    rows = emitted_rows(definition, os.path.join(folder, f"{name}-backfill"), [taken(name, frame)])
     return by_flight(name, rows.to_pandas())
 
 
-def live(name: str, folder: str, heard: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def live(name: str, folder: str, messages: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The features of each flight as they stand in the end, and all that was told, a day of landings at a time."""
     definition = wr.Over(**{"carriers": CARRIERS, "airports": AIRPORTS}[name], **LIVE)
-    pieces = [day for _, day in taken(name, heard).groupby(heard.heard.dt.floor("D"), sort=True)]
-    rows = told(definition, os.path.join(folder, f"{name}-live"), pieces)
+    pieces = [day for _, day in taken(name, messages).groupby(messages.heard.dt.floor("D"), sort=True)]
+    rows = emitted_rows(definition, os.path.join(folder, f"{name}-live"), pieces)
     frame = rows.flatten().to_pandas().rename(columns=lambda c: c.replace("pane.", ""))
     sign = np.where(frame.kind == "INSERT", 1, -1)
     standing = frame.assign(sign=sign).groupby("id").sign.sum()
@@ -142,26 +142,26 @@ def by_flight(name: str, rows: pd.DataFrame) -> pd.DataFrame:
 # -- the check ------------------------------------------------------------------------------------------------------
 
 
-def by_pandas(heard: pd.DataFrame) -> pd.DataFrame:
+def by_pandas(frame: pd.DataFrame) -> pd.DataFrame:
     """Compute the rows as a batch job would."""
-    flown = heard[heard.id.notna()].astype({"id": "int64", "dep_delay": "float64"})
+    flown = frame[frame.id.notna()].astype({"id": "int64", "dep_delay": "float64"})
     flown = flown.sort_values("at", kind="stable")
     before = flown.groupby("carrier").dep_delay.transform
-    found = flown.set_index("id")[["origin", "at"]]
-    found["last_ten"] = before(lambda d: d.rolling(10, min_periods=1).mean().shift(1)).to_numpy()
-    found["worst_of_ten"] = before(lambda d: d.rolling(10, min_periods=1).max().shift(1)).to_numpy()
+    airports = flown.set_index("id")[["origin", "at"]]
+    airports["last_ten"] = before(lambda d: d.rolling(10, min_periods=1).mean().shift(1)).to_numpy()
+    airports["worst_of_ten"] = before(lambda d: d.rolling(10, min_periods=1).max().shift(1)).to_numpy()
     for origin, own in flown.groupby("origin"):
         rolling = own.set_index("at").dep_delay.rolling("2h", closed="left")
-        found.loc[own.id, "two_hours"] = rolling.mean().to_numpy()
-        found.loc[own.id, "departures"] = rolling.count().fillna(0).to_numpy()
-        observed = heard[(heard.origin == origin) & heard.wind_speed.notna()].sort_values("at")
+        airports.loc[own.id, "two_hours"] = rolling.mean().to_numpy()
+        airports.loc[own.id, "departures"] = rolling.count().fillna(0).to_numpy()
+        observed = frame[(frame.origin == origin) & frame.wind_speed.notna()].sort_values("at")
         sums = np.r_[0.0, observed.wind_speed.cumsum()]
         hour = 3_600_000_000
         at, times = (pd.DatetimeIndex(f["at"]).as_unit("us").asi8 for f in (observed, own))
         low, high = np.searchsorted(at, times - hour, "left"), np.searchsorted(at, times + hour, "right")
         with np.errstate(invalid="ignore"):
-            found.loc[own.id, "wind"] = (sums[high] - sums[low]) / (high - low)
-    return found.sort_index()
+            airports.loc[own.id, "wind"] = (sums[high] - sums[low]) / (high - low)
+    return airports.sort_index()
 
 
 def equal(what: str, ours: pd.DataFrame, truth: pd.DataFrame) -> bool:
@@ -187,15 +187,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = os.path.abspath(chosen.out or os.path.join("out", "features"))
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    heard = messages(2 if chosen.quick else 12, chosen.every)
-    truth = by_pandas(heard)
-    print(f"{len(truth):,} flights that left, and {len(heard) - len(truth):,} observations", flush=True)
+    frame = messages(2 if chosen.quick else 12, chosen.every)
+    truth = by_pandas(frame)
+    print(f"{len(truth):,} flights that left, and {len(frame) - len(truth):,} observations", flush=True)
     good, shown = True, dict[str, pd.DataFrame]()
     for name in FEATURES:
         began = time.monotonic()
-        filled = backfill(name, folder, heard)
+        filled = backfill(name, folder, frame)
         between = time.monotonic()
-        stands, shown[name] = live(name, folder, heard)
+        stands, shown[name] = live(name, folder, frame)
         ended = time.monotonic()
         again = int((shown[name].kind == "RETRACT").sum())
         print(

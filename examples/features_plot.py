@@ -15,7 +15,7 @@ DAY = pd.Timestamp("2013-02-11", tz=ZONE)
 FIRST, IN_THE_END, WIND = "#edae49", "#00798c", "#8d96a3"
 
 
-def draw(told: dict[str, pd.DataFrame], truth: pd.DataFrame, path: str) -> None:
+def draw(features: dict[str, pd.DataFrame], truth: pd.DataFrame, path: str) -> None:
     """Save the plot. told: all rows of each operator, live; truth: the features of each flight, with `origin` and `at`."""
     day = truth[(truth.origin == ORIGIN) & (truth["at"] >= DAY) & (truth["at"] < DAY + pd.Timedelta(days=1))]
     day = day.sort_values("at")
@@ -28,7 +28,7 @@ def draw(told: dict[str, pd.DataFrame], truth: pd.DataFrame, path: str) -> None:
             ("airports", "wind", "wind, an hour before\nto an hour after (mph)"),
         )
         for axis, (operator, column, label) in zip(axes, panels, strict=True):
-            rows = told[operator]
+            rows = features[operator]
             first = rows[rows.kind == "INSERT"].drop_duplicates("id").astype({"id": "int64"}).set_index("id")
             dots = first[column].reindex(day.index)
             colour = WIND if column == "wind" else IN_THE_END

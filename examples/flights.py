@@ -247,9 +247,9 @@ def check(frame: pd.DataFrame, feed: data.Feed, folders: Folders) -> bool:
         equal &= compare(name, final_windows(folder, name), data.windows_by_pandas(frame, HOURS[name]))
     letters = dead_letters(folders)
     for name in HOURS:
-        told = letters.get((name, "malformed"), 0)
-        print(f"  {name:8} {told:,} dead letters of {feed.cancelled:,} cancelled flights")
-        equal &= told == feed.cancelled
+        dead = letters.get((name, "malformed"), 0)
+        print(f"  {name:8} {dead:,} dead letters of {feed.cancelled:,} cancelled flights")
+        equal &= dead == feed.cancelled
     others = sum(n for (_, reason), n in letters.items() if reason != "malformed")
     print(f"  other dead letters (too late, out of retention): {others:,}")
     equal &= others == 0
@@ -359,10 +359,10 @@ def plotted_panes(feed: data.Feed, folders: Folders) -> pd.DataFrame:
         pc.equal(pc.struct_field(panes.column("window"), "start"), start),
         pc.and_(pc.equal(panes["origin"], PLOTTED["origin"]), pc.equal(panes["carrier"], PLOTTED["carrier"])),
     )
-    mine = panes.filter(chosen)
-    frame = mine.drop_columns(["window", "pane"]).to_pandas()
-    frame["timing"] = pc.struct_field(mine.column("pane"), "timing").to_pylist()
-    frame["index"] = pc.struct_field(mine.column("pane"), "index").to_pylist()
+    rows = panes.filter(chosen)
+    frame = rows.drop_columns(["window", "pane"]).to_pandas()
+    frame["timing"] = pc.struct_field(rows.column("pane"), "timing").to_pylist()
+    frame["index"] = pc.struct_field(rows.column("pane"), "index").to_pylist()
     known = {n["commit"]: feed.landed[files_read(feed, n["rows"]) - 1] for n in progress_notes(folders)}
     times = pd.to_datetime(frame.commit.map(known), utc=True)
     frame["known_until"] = times.dt.tz_convert(data.ZONE).dt.tz_localize(None)

@@ -211,7 +211,7 @@ def windows_by_pandas(frame: pd.DataFrame, hours: int) -> pd.DataFrame:
         for back in range(hours)
     ]
     grouped = pd.concat(parts).groupby(["start", "origin", "carrier"], observed=True).dep_delay
-    result = pd.DataFrame(
+    windows = pd.DataFrame(
         {
             "flights": grouped.size(),
             "delay": grouped.mean(),
@@ -219,4 +219,4 @@ def windows_by_pandas(frame: pd.DataFrame, hours: int) -> pd.DataFrame:
             "p95": grouped.quantile(0.95),
         }
     ).reset_index()
-    return result.astype({"origin": str, "carrier": str})
+    return windows.astype({"origin": str, "carrier": str})

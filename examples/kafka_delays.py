@@ -99,7 +99,7 @@ def panes(kafka: wr.Kafka, topic: str) -> pd.DataFrame:
         kafka.settings(group_id="reader", isolation_level="read_committed", enable_partition_eof=True)
     )
     consumer.assign(places)
-    open_partitions, found = set(ends), []
+    open_partitions, rows = set(ends), []
     while open_partitions:
         message = consumer.poll(1.0)
         if message is None:
@@ -110,7 +110,7 @@ def panes(kafka: wr.Kafka, topic: str) -> pd.DataFrame:
             ):  # earlier, the end of a transaction is to come yet
                 open_partitions.discard(message.partition())
         else:
-            found.append(json.loads(message.value()))
+            rows.append(json.loads(message.value()))
     consumer.close()
     return pd.DataFrame(
         {
@@ -121,22 +121,22 @@ def panes(kafka: wr.Kafka, topic: str) -> pd.DataFrame:
             "delay": p["delay"],
             "order": (p["commit"], p["pane"]["index"]),
         }
-        for p in found
+        for p in rows
     )
 
 
-def check(found: pd.DataFrame, frame: pd.DataFrame) -> bool:
+def check(actual: pd.DataFrame, frame: pd.DataFrame) -> bool:
     """The last pane of each window against pandas over all flights."""
     key = ["start", "origin", "carrier"]
-    last = found.sort_values("order").groupby(key).last().sort_index()
+    last = actual.sort_values("order").groupby(key).last().sort_index()
     rows = frame.assign(start=data.to_utc(frame.departure).dt.floor("h"))
     truth = rows.groupby(key).agg(flights=("departure", "size"), delay=("dep_delay", "mean")).sort_index()
     counts = last.flights.equals(truth.flights)
     worst = (last.delay - truth.delay).abs().max() if counts else float("nan")
     same = counts and bool((last.delay.isna() == truth.delay.isna()).all()) and worst < 1e-9
-    twice = int(found.duplicated([*key, "order"]).sum())
+    twice = int(actual.duplicated([*key, "order"]).sum())
     print(
-        f"{len(found):,} panes of {len(last):,} windows, {len(truth):,} by pandas; {twice} twice: "
+        f"{len(actual):,} panes of {len(last):,} windows, {len(truth):,} by pandas; {twice} twice: "
         f"{'EQUAL' if same and not twice else 'NOT EQUAL'}"
     )
     return same and not twice

@@ -188,11 +188,11 @@ def oracle_panes(folder: Path, definition: wr.Aggregate) -> Iterator[wr.Pane]:
         for step in commit.steps:
             watermark_us = START_OF_TIME_US if step.watermark_us is None else step.watermark_us
             if step.kind == "advance":
-                told = oracle.advance(watermark_us, step.now_us)
+                emitted = oracle.advance(watermark_us, step.now_us)
             else:
                 slice_ = list(_messages(step.first_offsets, step.next_offsets))
-                told = oracle.ingest(slice_, step.now_us, watermark_us)
-            for pane in told.rows:
+                emitted = oracle.ingest(slice_, step.now_us, watermark_us)
+            for pane in emitted.rows:
                 yield replace(pane, commit=commit.commit)
 
 
@@ -210,11 +210,11 @@ def _panes(folder: Path, name: str) -> pa.Table:
 
 def _rows_by_key(folder: Path) -> dict[str, list[tuple[datetime, int]]]:
     """The times and values of each key, sorted."""
-    found: dict[str, list[tuple[datetime, int]]] = {}
+    by_key: dict[str, list[tuple[datetime, int]]] = {}
     for file in sorted((folder / "input").glob("*.parquet")):
         for row in pq.read_table(file).to_pylist():
-            found.setdefault(row["k"], []).append((row["t"], row["v"]))
-    return {key: sorted(rows) for key, rows in found.items()}
+            by_key.setdefault(row["k"], []).append((row["t"], row["v"]))
+    return {key: sorted(rows) for key, rows in by_key.items()}
 
 
 def _windows(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int, int]]:
@@ -222,7 +222,7 @@ def _windows(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int,
     values: dict[datetime, list[int]] = {}
     for t, v in rows:
         values.setdefault(START + (t - START) // timedelta(seconds=10) * timedelta(seconds=10), []).append(v)
-    return {start: (len(some), sum(some), max(some)) for start, some in values.items()}
+    return {start: (len(numbers), sum(numbers), max(numbers)) for start, numbers in values.items()}
 
 
 def _sessions(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int, int]]:
@@ -234,7 +234,7 @@ def _sessions(rows: list[tuple[datetime, int]]) -> dict[datetime, tuple[int, int
             start = t
         values.setdefault(start, []).append(v)
         last = t
-    return {start: (len(some), sum(some), max(some)) for start, some in values.items()}
+    return {start: (len(numbers), sum(numbers), max(numbers)) for start, numbers in values.items()}
 
 
 def _plain(pane: wr.Pane) -> tuple[Any, ...]:

@@ -98,10 +98,10 @@ def numbered_flights(months: int, every: int = 1) -> pd.DataFrame:
     return frame.assign(id=np.arange(len(frame)))
 
 
-def write_files(folder: str, frame: pd.DataFrame, heard: pd.Series, schema: pa.Schema, weeks: int) -> int:
+def write_files(folder: str, frame: pd.DataFrame, arrived: pd.Series, schema: pa.Schema, weeks: int) -> int:
     """One file for each so many weeks in which rows were heard of; Spark reads files by modification time. Gives how many."""
     os.makedirs(folder)
-    spans = (heard - pd.Timestamp("2013-01-01", tz="UTC")) // (FILE_SPAN * weeks)
+    spans = (arrived - pd.Timestamp("2013-01-01", tz="UTC")) // (FILE_SPAN * weeks)
     began = int(time.time()) - 1000
     for span, part in frame.groupby(spans):
         path = os.path.join(folder, f"{weeks}-weeks-{span:03d}.parquet")

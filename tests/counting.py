@@ -10,7 +10,7 @@ from windrow.stores.kv import Batch, MemoryKV
 
 
 class CountingKV(MemoryKV):
-    """given: values that scans gave; read: bytes of values, by scans and by key. Both by column family. written: bytes."""
+    """scanned: values that scans gave; read: bytes of values, by scans and by key. Both by column family. written: bytes."""
 
     def __init__(self, cfs: Sequence[str]) -> None:
         super().__init__(cfs)
@@ -19,7 +19,7 @@ class CountingKV(MemoryKV):
 
     def clear(self) -> None:
         """Begin to count what is read anew."""
-        self.given, self.read = Counter[str](), Counter[str]()
+        self.scanned, self.read = Counter[str](), Counter[str]()
 
     def get(self, cf: str, key: bytes) -> bytes | None:
         return self._counted(cf, super().get(cf, key))
@@ -29,7 +29,7 @@ class CountingKV(MemoryKV):
 
     def scan(self, cf: str, *bounds: Any, **options: Any) -> Iterator[tuple[bytes, bytes]]:
         for pair in super().scan(cf, *bounds, **options):
-            self.given[cf] += 1
+            self.scanned[cf] += 1
             self._counted(cf, pair[1])
             yield pair
 

@@ -36,19 +36,19 @@ def opened(location: Path, shard: int, logics: Iterable[Logic]) -> Shard:
     assert epoch is not None
     metadata = tuple(cf for logic in logics for cf in logic.metadata_cfs)
     messages = tuple(cf for logic in logics for cf in logic.message_cfs)
-    found = open_resting(
+    resting = open_resting(
         ShardSpec(folders, epoch.job, shard, metadata, messages), commits[-1].commit, commits
     )
-    assert found is not None
-    return found
+    assert resting is not None
+    return resting
 
 
 def messages_of(location: Path, definitions: Iterable[Definition]) -> dict[Any, Any]:
     """The message stores of both shards of a job."""
-    found, logics = {}, [d.logic() for d in definitions]
+    messages, logics = {}, [d.logic() for d in definitions]
     for number in range(2):
         shard = opened(location, number, logics)
         for cf in (cf for logic in logics for cf in logic.cfs() if ".message" in cf):
-            found[number, cf] = filed(shard.kv, cf)
+            messages[number, cf] = filed(shard.kv, cf)
         shard.close()
-    return found
+    return messages

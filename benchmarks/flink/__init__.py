@@ -72,9 +72,9 @@ class Flink:
             self._process.stdin.write("\t".join(words) + "\n")
             self._process.stdin.flush()
             self._expect("done")
-        told = [f for f in out.iterdir() if f.stat().st_size]
-        rows = [pl.read_csv(f, has_header=False, new_columns=["kind", *columns]) for f in told]
-        return spent, _standing(pl.concat(rows))
+        files = [f for f in out.iterdir() if f.stat().st_size]
+        rows = [pl.read_csv(f, has_header=False, new_columns=["kind", *columns]) for f in files]
+        return spent, _current(pl.concat(rows))
 
     def _expect(self, word: str) -> None:
         assert self._process.stdout is not None
@@ -82,7 +82,7 @@ class Flink:
         assert said == word, f"Flink said {said!r}, not {word!r}: its errors are above"
 
 
-def _standing(rows: pl.DataFrame) -> pl.DataFrame:
+def _current(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows that were told and not taken back."""
     kind = pl.col("kind")
     if rows.select((kind == "+I").all()).item():

@@ -57,8 +57,8 @@ def _compare(context: Context, query: Query, engine: Flink | None, path: str, n:
 
     def run(side: str, once: Run) -> float:
         with scratch() as folder:
-            spent, found = once(folder)
-        _check(query, side, found, expected, last if side == sides.SPARK else None)
+            spent, rows = once(folder)
+        _check(query, side, rows, expected, last if side == sides.SPARK else None)
         seconds.setdefault(side, []).append(n / spent.seconds)
         return n / spent.cpu
 
@@ -109,7 +109,7 @@ def _rows(query: Query, n: int, cores: dict[str, list[float]], seconds: dict[str
     return rows
 
 
-def _check(query: Query, side: str, found: pl.DataFrame, expected: pl.DataFrame, last: object) -> None:
+def _check(query: Query, side: str, actual: pl.DataFrame, expected: pl.DataFrame, last: object) -> None:
     """Every row is expected and comes once, and none lacks.
 
     last: the last event time, of a side that leaves open what the watermark has not passed; None of one that is drained
@@ -122,9 +122,9 @@ def _check(query: Query, side: str, found: pl.DataFrame, expected: pl.DataFrame,
         must = expected.filter(pl.col(time).dt.offset_by(later) <= watermark)
     assert len(must), f"{query.name}: no row is due"
     faults = {
-        "wrong": found.join(expected, on=columns, how="anti"),
-        "missing": must.join(found, on=columns, how="anti"),
-        "there twice": found.filter(found.is_duplicated()),
+        "wrong": actual.join(expected, on=columns, how="anti"),
+        "missing": must.join(actual, on=columns, how="anti"),
+        "there twice": actual.filter(actual.is_duplicated()),
     }
     for fault, rows in faults.items():
         assert rows.is_empty(), f"{query.name}, {side}: {len(rows)} rows are {fault}, first {rows.row(0)}"

@@ -80,7 +80,7 @@ def events(first: int, n: int, per_second: int) -> pa.Table:
         _names(rng, kind != PERSON),
         pa.array(seller + FIRST_ID, mask=kind != AUCTION),
         *(pa.array(x, mask=kind != BID) for x in (bid_on + FIRST_ID, bidder + FIRST_ID, price)),
-        _letters(rng, np.full(n, True), EXTRA_BYTES),
+        _random_text(rng, np.full(n, True), EXTRA_BYTES),
         *_lots(rng, number, per_second, kind != AUCTION),
     ]
     return pa.table(columns, schema=SCHEMA)
@@ -102,7 +102,7 @@ def _lots(rng: np.random.Generator, number: np.ndarray, per_second: int, none: n
     first = _prices(rng, n)
     numbers = (rng.integers(FIRST_CATEGORY, FIRST_CATEGORY + CATEGORIES, n), first, first + _prices(rng, n))
     return [
-        _letters(rng, ~none, ITEM_BYTES),
+        _random_text(rng, ~none, ITEM_BYTES),
         *(pa.array(x, mask=none) for x in numbers),
         pa.array(expires, mask=none).cast(SCHEMA.field("expires").type),
     ]
@@ -113,9 +113,9 @@ def _names(rng: np.random.Generator, none: np.ndarray) -> pa.Array:
     return names.take(pa.array(rng.integers(0, len(names), len(none)), mask=none))
 
 
-def _letters(rng: np.random.Generator, some: np.ndarray, lengths: tuple[int, int]) -> pa.Array:
+def _random_text(rng: np.random.Generator, chosen: np.ndarray, lengths: tuple[int, int]) -> pa.Array:
     """Texts of random letters, which no compression makes smaller by much, where there are some."""
-    ends = np.concatenate([[0], np.cumsum(some * rng.integers(*lengths, len(some)))]).astype(np.int32)
+    ends = np.concatenate([[0], np.cumsum(chosen * rng.integers(*lengths, len(chosen)))]).astype(np.int32)
     letters = rng.integers(ord("a"), ord("z") + 1, ends[-1], dtype=np.uint8)
-    texts = pa.StringArray.from_buffers(len(some), pa.py_buffer(ends), pa.py_buffer(letters))
-    return pc.if_else(pa.array(some), texts, None)
+    texts = pa.StringArray.from_buffers(len(chosen), pa.py_buffer(ends), pa.py_buffer(letters))
+    return pc.if_else(pa.array(chosen), texts, None)

@@ -39,13 +39,13 @@ def panes(
         agg={"s": aggregation}, by=(), event_time="ts", window=wr.tumbling("1 minute"), retention=wr.forever
     )
     with definition.open(
-        str(tmp_path), store="memory", dead_letters=lambda some, token: letters.extend(some)
+        str(tmp_path), store="memory", dead_letters=lambda dead, token: letters.extend(dead)
     ) as operator:
         operator.add_messages([{"ts": 0, **m} for m in messages])
         operator.flush()
         operator.drain()
-        found = [pane.values["s"] for pane in operator.get_result()]
-    return found, [f"{letter.reason}: {letter.detail}" for letter in letters]
+        sums = [pane.values["s"] for pane in operator.get_result()]
+    return sums, [f"{letter.reason}: {letter.detail}" for letter in letters]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def panes(
     ],
 )
 def test_what_finish_gives_is_emitted(tmp_path: Any, value: Any, kind: pa.DataType, held: Any) -> None:
-    given = type("Own", (Gives,), {"value": value})
-    found, letters = panes(tmp_path, wr.aggregate_function(name="own", returns=kind)(given)("x"), {"x": 1})
-    assert found[-1] == held and letters == []
+    own = type("Own", (Gives,), {"value": value})
+    emitted, letters = panes(tmp_path, wr.aggregate_function(name="own", returns=kind)(own)("x"), {"x": 1})
+    assert emitted[-1] == held and letters == []
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_what_finish_gives_is_emitted(tmp_path: Any, value: Any, kind: pa.DataTy
 def test_what_finish_gives_and_does_not_fit_fails_the_pane(
     tmp_path: Any, value: Any, kind: pa.DataType
 ) -> None:
-    given = type("Own", (Gives,), {"value": value})
-    found, letters = panes(tmp_path, wr.aggregate_function(name="own", returns=kind)(given)("x"), {"x": 1})
-    assert found == [] and letters
+    own = type("Own", (Gives,), {"value": value})
+    emitted, letters = panes(tmp_path, wr.aggregate_function(name="own", returns=kind)(own)("x"), {"x": 1})
+    assert emitted == [] and letters
     assert all(x.startswith("aggregate_failed: s: ") and f"{value!r} is no {kind}" in x for x in letters)
 
 
@@ -80,17 +80,15 @@ def test_an_overflow_in_the_users_code_is_no_overflow_of_a_sum(tmp_path: Any) ->
     def overflows(self: Any, state: int) -> Any:
         raise OverflowError("math range error")
 
-    given = type("Own", (Gives,), {"finish": overflows})
-    _, letters = panes(
-        tmp_path, wr.aggregate_function(name="own", returns=pa.float64())(given)("x"), {"x": 1}
-    )
+    own = type("Own", (Gives,), {"finish": overflows})
+    _, letters = panes(tmp_path, wr.aggregate_function(name="own", returns=pa.float64())(own)("x"), {"x": 1})
     assert letters and all(letter.startswith("aggregate_failed: ") for letter in letters)
 
 
 def test_a_reduction_to_a_fraction_of_whole_numbers_fails_the_pane(tmp_path: Any) -> None:
     mean = wr.reduce(lambda a, b: (a + b) / 2, "x", name="mean")
-    found, letters = panes(tmp_path, mean, {"x": 1}, {"x": 2})
-    assert found == [] and letters and all("1.5 is no int64" in letter for letter in letters)
+    emitted, letters = panes(tmp_path, mean, {"x": 1}, {"x": 2})
+    assert emitted == [] and letters and all("1.5 is no int64" in letter for letter in letters)
 
 
 MAP = pa.map_(pa.string(), pa.int64())

@@ -55,7 +55,7 @@ def table(values: pa.Array) -> pa.Table:
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(
-    ("values", "most", "letters"),
+    ("values", "most", "reasons"),
     [
         ([np.uint64(2**63 + 5), -1], 2**63 + 5, []),
         ([1, np.float16(0.5)], 1.0, []),
@@ -78,18 +78,18 @@ def table(values: pa.Array) -> pa.Table:
     ],
 )
 def test_messages_are_counted_exactly_or_not_at_all(
-    tmp_path: Path, values: list[Any], most: Any, letters: list[str] | None, alone: bool
+    tmp_path: Path, values: list[Any], most: Any, reasons: list[str] | None, alone: bool
 ) -> None:
     pane, dead = counted(aggregate(v=wr.max("v")), tmp_path, [rows([value]) for value in values], alone=alone)
     assert pane["v"] == most
     together, also = counted(aggregate(v=wr.max("v")), tmp_path / "2", [rows(values)], alone=alone)
     assert together["v"] == most and len(also) == len(dead)
-    if letters is not None:
-        assert dead == [f"malformed: {letter}" for letter in letters]
+    if reasons is not None:
+        assert dead == [f"malformed: {letter}" for letter in reasons]
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "held", "letters"),
+    ("first", "then", "held", "buried"),
     [
         (pa.array([LATE], pa.timestamp("us", "UTC")), pa.array([5], pa.timestamp("ns", "UTC")), 1, 1),
         (pa.array([LATE], pa.timestamp("us", "UTC")), pa.array([5000], pa.timestamp("ns", "UTC")), 2, 0),
@@ -105,10 +105,10 @@ def test_messages_are_counted_exactly_or_not_at_all(
     ],
 )
 def test_tables_of_two_types_are_counted_exactly_or_row_by_row_not(
-    tmp_path: Path, first: pa.Array, then: pa.Array, held: int, letters: int
+    tmp_path: Path, first: pa.Array, then: pa.Array, held: int, buried: int
 ) -> None:
     pane, dead = counted(aggregate(n=wr.count("v"), v=wr.max("v")), tmp_path, [table(first), table(then)])
-    assert (pane["n"], len(dead)) == (held, letters)
+    assert (pane["n"], len(dead)) == (held, buried)
     assert all(letter.startswith("malformed: column 'v': ") for letter in dead)
 
 
@@ -184,17 +184,17 @@ def test_event_times_of_coarse_units_do_not_wrap(tmp_path: Path) -> None:
 def test_types_that_no_column_has_are_refused_with_the_columns_name(
     tmp_path: Path, values: pa.Array, name: str
 ) -> None:
-    given = pa.table({"ts": pa.array([0, 0, 0], pa.int64()), "v": pa.array([1, 2, 3]), "w": values})
-    given = (
-        given.drop_columns(["v"]).rename_columns(["ts", "v"])
+    table = pa.table({"ts": pa.array([0, 0, 0], pa.int64()), "v": pa.array([1, 2, 3]), "w": values})
+    table = (
+        table.drop_columns(["v"]).rename_columns(["ts", "v"])
         if name == "v"
-        else given.rename_columns(["ts", "v", name])
+        else table.rename_columns(["ts", "v", name])
     )
     with aggregate(v=wr.max("v")).open(str(tmp_path), store="memory") as operator:
         with pytest.raises(
             wr.WindrowError, match=f"column {name!r} is of type .*no column has here: drop it, or cast it"
         ):
-            operator.add_messages(given)
+            operator.add_messages(table)
         operator.add_messages([{"ts": 0, "v": 1}])
         operator.drain()
 
@@ -227,8 +227,8 @@ def test_an_object_without_fields_harms_no_commit(tmp_path: Path, alone: bool) -
 
 
 def test_an_event_time_that_is_a_float_gets_the_same_remedy_on_each_route(tmp_path: Path) -> None:
-    for number, given in enumerate(([{"ts": 1.5}], pa.table({"ts": [1.5]}))):
-        _, [letter] = counted(aggregate(n=wr.count()), tmp_path / str(number), [given])
+    for number, messages in enumerate(([{"ts": 1.5}], pa.table({"ts": [1.5]}))):
+        _, [letter] = counted(aggregate(n=wr.count()), tmp_path / str(number), [messages])
         assert letter.startswith("malformed: event time 'ts' is 1.5, no time: cast it to a whole number")
 
 

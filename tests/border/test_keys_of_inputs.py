@@ -82,17 +82,17 @@ def case(draw: random.Random, name: str, folder: Path) -> None:
     rows = {side: draw.choices(NUMBERS[kind], k=draw.randint(1, 3)) for side, kind in kinds.items()}
     sides, together = draw.sample(("l", "r"), 2), draw.random() < 0.5
     as_table = pa.uint64() in kinds.values() or draw.random() < 0.5  # no message makes a column one of uint64
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for side in sides:
         columns = {"ts": pa.array([0] * len(rows[side])), "k": pa.array(rows[side], kinds[side])}
         table = pa.table(columns)
-        given[side] = table if as_table else table.to_pylist()
+        options[side] = table if as_table else table.to_pylist()
     with OPERATORS[name]().open(str(folder), store="memory") as operator:
-        for step in [given] if together else [{side: given[side]} for side in sides]:
+        for step in [options] if together else [{side: options[side]} for side in sides]:
             operator.add_messages(step)
             operator.timeout()
         operator.drain()
-        found = list(operator.get_result())
+        outcomes = list(operator.get_result())
         letters = [(x.input, x.position.offset, x.detail) for x in operator.dead_letters()]
     for side, offset, detail in letters:
         assert detail.startswith("column 'k'") and " without loss" in detail, detail
@@ -101,7 +101,7 @@ def case(draw: random.Random, name: str, folder: Path) -> None:
     dead = {(side, offset) for side, offset, _ in letters}
     counted = {s: [v for i, v in enumerate(rows[s]) if (s, i) not in dead] for s in rows}
     came: collections.Counter[Decimal] = collections.Counter()
-    for row in found:
+    for row in outcomes:
         key = row.key["k"] if name == "cogroup" else row.values["k"]
         assert isinstance(key, int | float | Decimal)
         if name == "cogroup":
@@ -133,16 +133,16 @@ def test_neighbours_beyond_what_floats_hold_never_meet(tmp_path: Path, name: str
             for one in [step] if together else [{side: rows} for side, rows in step.items()]:
                 operator.add_messages(one)
             operator.drain()
-            found = [row.key["k"] if name == "cogroup" else row.values["k"] for row in operator.get_result()]
+            keys = [row.key["k"] if name == "cogroup" else row.values["k"] for row in operator.get_result()]
             letters = [letter.detail for letter in operator.dead_letters()]
-        assert len(set(found)) == len(found) and set(found) <= {2**53 + 1, 2**53}
+        assert len(set(keys)) == len(keys) and set(keys) <= {2**53 + 1, 2**53}
         assert letters == [] if not i else ["column 'k' is 9007199254740993, which is no double without loss"]
 
 
 def itself(draw: random.Random, folder: Path) -> None:
     """Join an input with itself on two columns, of which each step has types of its own."""
-    given = wr.Input("l", event_time="ts", max_ahead=wr.forever)
-    join = wr.Join(left=given, right=given, on={"a": "b"}, how="full", **HOUR)
+    side = wr.Input("l", event_time="ts", max_ahead=wr.forever)
+    join = wr.Join(left=side, right=side, on={"a": "b"}, how="full", **HOUR)
     tables, rows = list[pa.Table](), list[tuple[Any, Any]]()
     for _ in range(draw.randint(1, 3)):
         kinds, n = draw.choices(list(NUMBERS), k=2), draw.randint(1, 3)

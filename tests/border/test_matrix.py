@@ -97,9 +97,9 @@ def outcome(role: str, route: str, steps: Any, folder: Path) -> Outcome:
         rows = operator.get_result()
         assert str(rows) and len(rows.to_arrow()) == len(rows) and operator.next_offsets() is not None
         letters = operator.dead_letters()
-        found = [row.key["v"] if role == "key" else row.values.get("v") for row in rows]
+        cells = [row.key["v"] if role == "key" else row.values.get("v") for row in rows]
     assert all(json.loads(letter.payload) for letter in letters)
-    return Outcome(tuple(map(shown, found)), tuple(f"{x.reason}: {x.detail}" for x in letters))
+    return Outcome(tuple(map(shown, cells)), tuple(f"{x.reason}: {x.detail}" for x in letters))
 
 
 def cells() -> Iterator[Cell]:
@@ -137,20 +137,20 @@ def check(kind: pa.DataType, good: bool, role: str, route: str, folder: Path) ->
         assert emitted in ([], [None]) and len(came.dead_letters) == len(values), came
         return "malformed"
     of_frame = steps[0].to_arrow()["v"] if route == "polars" else values  # which has its own types
-    given = list(map(shown, of_frame.to_pylist()))
-    changed = [v for v in emitted if v is not None and not any(is_same(g, v) for g in given)]
-    assert not changed, (changed, given)
+    sent = list(map(shown, of_frame.to_pylist()))
+    changed = [v for v in emitted if v is not None and not any(is_same(g, v) for g in sent)]
+    assert not changed, (changed, sent)
     if role in ("aggregated", "kept"):
-        nulls = sum(v is None or v == {} for v in given) if role == "aggregated" else 0
-        assert len(emitted) + len(came.dead_letters) >= len(given) - nulls, (came, given)
+        nulls = sum(v is None or v == {} for v in sent) if role == "aggregated" else 0
+        assert len(emitted) + len(came.dead_letters) >= len(sent) - nulls, (came, sent)
     return "malformed" if came.dead_letters else "counted"
 
 
 @pytest.mark.timeout(1800)
 def test_every_type_value_route_and_role(tmp_path: Path) -> None:
     every = list(cells())
-    some = random.Random(2).sample(every, min(len(every), usually(60, deep=10_000)))
-    try_cells(some, len(every), check, tmp_path)
+    sample = random.Random(2).sample(every, min(len(every), usually(60, deep=10_000)))
+    try_cells(sample, len(every), check, tmp_path)
 
 
 @pytest.mark.parametrize("kind", WITHOUT_PLACE, ids=str)

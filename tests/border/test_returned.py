@@ -89,8 +89,8 @@ def feed(operator: Any, place: str, kind: pa.DataType, size: int) -> None:
         for _ in range(1 + (place == "state")):
             operator.add_messages([{"ts": 0, "n": i} for i in range(size)])
         return
-    given = held(kind, random.Random(1))
-    column = pa.concat_arrays([given.slice(0, 1)] * 2)
+    values = held(kind, random.Random(1))
+    column = pa.concat_arrays([values.slice(0, 1)] * 2)
     for TURN[0] in range(size):
         operator.add_messages(pa.table({"ts": [0, 0], "n": [TURN[0]] * 2, "x": column}))
         operator.timeout()
@@ -103,9 +103,9 @@ def is_reducible(kind: pa.DataType) -> bool:
     return not sized and kind in (*NUMBERS, *TEXTS)
 
 
-def check(place: str, given: pa.DataType, kind: pa.DataType, folder: Path) -> str:
+def check(place: str, returned: pa.DataType, kind: pa.DataType, folder: Path) -> str:
     """Try values of a type where another one is declared: each is emitted, or is a letter."""
-    values = held(given, random.Random(1)).to_pylist()
+    values = held(returned, random.Random(1)).to_pylist()
     with PLACES[place](values, kind).open(str(folder), store="memory") as operator:
         try:
             feed(operator, place, kind, len(values))
@@ -115,11 +115,11 @@ def check(place: str, given: pa.DataType, kind: pa.DataType, folder: Path) -> st
         operator.drain()
         rows = list(operator.get_result())
         letters = [f"{x.reason}: {x.detail}" for x in operator.dead_letters()]
-    found = {(r.values if place in ("rows", "state") else r.key)["n"]: r.values["v"] for r in rows}
+    emitted = {(r.values if place in ("rows", "state") else r.key)["n"]: r.values["v"] for r in rows}
     if place == "reduce" and kind in (pa.null(), pa.struct([])):  # of which no value is reduced
-        assert not letters and set(found.values()) == {None}
+        assert not letters and set(emitted.values()) == {None}
         return "emitted"
-    pairs = [(values[n], v) for n, v in found.items()]
+    pairs = [(values[n], v) for n, v in emitted.items()]
     changed = [
         (v, one)
         for v, one in pairs
@@ -127,8 +127,8 @@ def check(place: str, given: pa.DataType, kind: pa.DataType, folder: Path) -> st
     ]
     assert not changed, changed
     assert all(x.startswith(("aggregate_failed: ", "function_failed: ")) for x in letters), letters
-    assert letters or len(found) == len(values), (found, values)
-    assert given != kind or given in OTHERS or place == "state" or not letters, letters
+    assert letters or len(emitted) == len(values), (emitted, values)
+    assert returned != kind or returned in OTHERS or place == "state" or not letters, letters
     return "emitted" if not letters else "failed"
 
 
@@ -147,11 +147,11 @@ def test_what_functions_return_is_emitted_as_it_is_or_fails(tmp_path: Path) -> N
     draw = random.Random(3)
     same = [(place, kind, kind) for place, kind in itertools.product(PLACES, KINDS)]
     pairs = list(itertools.product(PLACES, KINDS, KINDS))
-    some = [
+    sample = [
         *draw.sample(same, min(len(same), usually(20, deep=4_000))),
         *draw.sample(pairs, usually(20, deep=4_000)),
     ]
-    try_cells(some, len(same) + len(pairs), check, tmp_path)
+    try_cells(sample, len(same) + len(pairs), check, tmp_path)
 
 
 def test_types_that_no_file_holds_are_returned_as_those_that_one_does(tmp_path: Path) -> None:

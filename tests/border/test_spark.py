@@ -77,28 +77,28 @@ def cells(kinds: list[pa.DataType]) -> tuple[pa.Table, int]:
 def test_rows_and_groups_count_what_a_table_does(spark: Any, tmp_path: Path, role: str) -> None:
     takes, settings = ROLES[role]
     every = [kind for kind in kinds_of_spark() if takes(kind)]
-    some = [k for k in every if k in ALWAYS]
+    sample = [k for k in every if k in ALWAYS]
     rest = [k for k in every if k not in ALWAYS]
-    some += random.Random(4).sample(rest, min(len(rest), usually(6, deep=10_000)))
-    table, bad = cells(some)
+    sample += random.Random(4).sample(rest, min(len(rest), usually(6, deep=10_000)))
+    table, bad = cells(sample)
     frame = spark.createDataFrame(table)
-    print(f"{role}: {len(some)} of {len(every)} types, {len(table)} values, {bad} of them faulty")
-    settings_of = settings([f"c{i}" for i in range(len(some))])
+    print(f"{role}: {len(sample)} of {len(every)} types, {len(table)} values, {bad} of them faulty")
+    settings_of = settings([f"c{i}" for i in range(len(sample))])
     for route in ("rows", "groups")[: 1 if role == "aggregated" else 2]:
         agg = {**settings_of["agg"], **({"middle": wr.median("ts")} if route == "rows" else {})}
         made = wr.Aggregate(agg=agg, by=settings_of["by"], **INPUT, **WINDOW)
         with made.open(str(tmp_path / f"{route}-embedded"), store="memory", clock=ManualClock(0)) as operator:
             operator.add_messages(frame.toArrow())
             operator.drain()
-            expected = summary(operator.get_result()), letters(operator)
+            expected = summary(operator.get_result()), buried(operator)
         assert len(expected[1]) == bad
         sink, folder = wr.sinks.memory(), str(tmp_path / route)
         batch = made.foreach_batch(folder, sink=sink, shards=1, clock=ManualClock(0))
         batch(frame, 0)
         batch.drain(spark)
         with wr.read_state(folder, definition=made) as state:
-            came = summary(sink.panes), letters(state)
-        assert came == expected, (route, some)
+            came = summary(sink.panes), buried(state)
+        assert came == expected, (route, sample)
 
 
 def summary(panes: Any) -> list[str]:
@@ -113,7 +113,7 @@ def counted() -> wr.Aggregate:
     return wr.Aggregate(agg={"n": wr.count()}, by=(), **INPUT, **WINDOW)
 
 
-def letters(of: Any) -> list[tuple[str, str]]:
+def buried(of: Any) -> list[tuple[str, str]]:
     return sorted((x.reason, x.detail) for x in of.dead_letters())
 
 

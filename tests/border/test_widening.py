@@ -68,10 +68,10 @@ def test_what_types_widen_to_holds_all_values_of_both() -> None:
             values = small(values)
         made = as_type(values, wide)
         assert made.type == wide
-        given, found = (list(map(shown, column.to_pylist())) for column in (values, made))
+        before, after = (list(map(shown, column.to_pylist())) for column in (values, made))
         if wide == pa.null() or pa.struct([]) in (a, b):
             continue
-        assert all(map(is_same, given, found)), (a, b, wide, given, found)
+        assert all(map(is_same, before, after)), (a, b, wide, before, after)
     print(f"{len(pairs)} pairs of types, of which {widening} widen")
 
 

@@ -54,7 +54,7 @@ def batch_facts() -> Iterator[BatchFacts]:
         (True, False),
         (True, False),
     )
-    for log_epoch, last, intent, behind, batch, positions, found, fresh, ids, files in space:
+    for log_epoch, last, intent, behind, batch, positions, store_state, fresh, ids, files in space:
         facts = replace(
             BASE,
             log_epoch=log_epoch,
@@ -62,7 +62,7 @@ def batch_facts() -> Iterator[BatchFacts]:
             intent_batch_id=intent[1],
             new_batch_id=batch,
             has_positions=positions,
-            relation=found,
+            relation=store_state,
             fresh_start=fresh,
             has_ids=ids,
             whole_files=files,

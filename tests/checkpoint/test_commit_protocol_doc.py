@@ -54,10 +54,10 @@ EXAMPLE: list[Record] = [
 
 def blocks() -> dict[str, bytes]:
     """The page's blocks of hex by name; text after | is comment."""
-    found = re.findall(r'```hex title="(\S+)"\n(.*?)```', PAGE, re.DOTALL)
+    matches = re.findall(r'```hex title="(\S+)"\n(.*?)```', PAGE, re.DOTALL)
     return {
         name: bytes.fromhex(" ".join(line.split("|")[0] for line in body.splitlines()))
-        for name, body in found
+        for name, body in matches
     }
 
 

@@ -265,13 +265,13 @@ def test_a_temporary_file_that_vanishes_for_no_reason_is_an_error(
 
 
 def test_the_temporary_file_of_a_number_that_is_not_taken_is_not_swept(tmp_path: Path) -> None:
-    mine = f"{1:020d}.{'0' * 32}.tmp"
-    (tmp_path / mine).write_bytes(b"another driver is about to link this")
+    temporary = f"{1:020d}.{'0' * 32}.tmp"
+    (tmp_path / temporary).write_bytes(b"another driver is about to link this")
     claim(FileLog(tmp_path))
     claim(FileLog(tmp_path))
-    assert mine in names(tmp_path)
+    assert temporary in names(tmp_path)
     claim(FileLog(tmp_path))
-    assert mine not in names(tmp_path)
+    assert temporary not in names(tmp_path)
 
 
 def test_a_log_whose_folder_vanishes_says_so(tmp_path: Path) -> None:

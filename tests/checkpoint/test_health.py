@@ -40,12 +40,12 @@ def test_a_job_reports_its_age_its_watermark_who_holds_it_and_what_is_not_out(tm
     job = Job(str(tmp_path), [DEFINITION], shards=1, clock=clock)
     last = job.log.last_commit
     clock.advance("3 seconds")
-    found = health_of(last, [DEFINITION], 1, clock.now_us())
+    health = health_of(last, [DEFINITION], 1, clock.now_us())
     job.close()
-    assert found == Health(
+    assert health == Health(
         2, clock.now_us() - start, 35 * SECOND, ("s", 1), 1, clock.now_us() - 35 * SECOND, 2
     )
-    assert found.as_json() == {
+    assert health.as_json() == {
         "commit": 2,
         "ageMs": 3_000,
         "watermark": "1970-01-01T00:00:35+00:00",

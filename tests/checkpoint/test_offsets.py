@@ -57,9 +57,9 @@ def test_relation_of_every_small_slice(explained: set[Partition]) -> None:
         before = offsets(*ends)
         ranges = {p: r for p, r in ((A, a), (B, b)) if r is not None}
         first, end = {p: r[0] for p, r in ranges.items()}, {p: r[1] for p, r in ranges.items()}
-        found = relation(before, first, end, explained)
-        assert found.name == expected(before, {p: range(*r) for p, r in ranges.items()}, explained)
-        seen.add(found)
+        related = relation(before, first, end, explained)
+        assert related.name == expected(before, {p: range(*r) for p, r in ranges.items()}, explained)
+        seen.add(related)
     assert seen >= {*SliceRelation} - {SliceRelation.UNKNOWN, SliceRelation.GAP}
 
 

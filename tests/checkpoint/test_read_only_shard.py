@@ -40,9 +40,9 @@ def nothing() -> Iterator[Commit]:
 
 
 def commit_of(number: int, shard: Shard, batch: Batch) -> Commit:
-    result = shard.write(number, batch, {}, None, {})
+    written = shard.write(number, batch, {}, None, {})
     return Commit(
-        epoch=1, commit=number, steps=(), next_offsets={}, shards=(result,), published=0, watermark_us=None
+        epoch=1, commit=number, steps=(), next_offsets={}, shards=(written,), published=0, watermark_us=None
     )
 
 
@@ -303,8 +303,8 @@ def test_what_is_kept_counts_as_lost_once_its_folder_is(spec: ShardSpec) -> None
         os.rename(spec.path, f"{spec.path}.aside-{number}")
         if anew:
             Shard.open(spec, 3, nothing, commits).close()
-        found = open_resting(spec, 3, commits, kept)
-        assert found is not shard and (found is not None) == anew and kept.take(spec.path) is None
+        opened = open_resting(spec, 3, commits, kept)
+        assert opened is not shard and (opened is not None) == anew and kept.take(spec.path) is None
         Shard.open(spec, 3, nothing, commits).close()
-    assert found is not None
-    found.close()
+    assert opened is not None
+    opened.close()

@@ -27,14 +27,14 @@ def shard_facts() -> Iterator[ShardFacts]:
     subsets = [*chain.from_iterable(combinations((1, 2, 3, 4), size) for size in range(5))]
     for committed in range(4):
         stores = [(StoreFound.OK, applied) for applied in range(5)]
-        stores += [(found, None) for found in StoreFound if found is not StoreFound.OK]  # type: ignore[misc]
+        stores += [(state, None) for state in StoreFound if state is not StoreFound.OK]  # type: ignore[misc]
         others = product(
             stores, range(1, committed + 2), subsets, (None, *range(5)), (True, False), (True, False)
         )
-        for (found, applied), segments_from, snapshots, changelog, needs, can in others:
+        for (state, applied), segments_from, snapshots, changelog, needs, can in others:
             yield ShardFacts(
                 committed=committed,
-                store=found,
+                store=state,
                 applied=applied,
                 segments_from=segments_from,
                 snapshots=snapshots,
@@ -49,7 +49,7 @@ REFUSED = {ShardAction.REFUSE_AHEAD, ShardAction.REFUSE_NEWER_FORMAT, ShardActio
 
 def bases(facts: ShardFacts) -> dict[ShardAction, set[int]]:
     """From where the segments that are there lead to the newest commit, in order of preference."""
-    found = {
+    usable = {
         ShardAction.USE_AS_IS: {facts.applied} & {facts.committed},
         ShardAction.APPLY_SEGMENTS: {facts.applied},
         ShardAction.RESTORE_SNAPSHOT: {*facts.snapshots},
@@ -67,7 +67,7 @@ def bases(facts: ShardFacts) -> dict[ShardAction, set[int]]:
             and base <= facts.committed
             and segments >= {*range(base + 1, facts.committed + 1)}
         }
-        for action, candidates in found.items()
+        for action, candidates in usable.items()
     }
 
 
@@ -81,7 +81,7 @@ def test_every_shard_comes_back_by_the_cheapest_way_that_is_complete() -> None:
         elif facts.applied is not None and facts.applied > facts.committed:
             wanted, base = ShardAction.REFUSE_AHEAD, 0
         else:
-            ways = [(action, max(found)) for action, found in bases(facts).items() if found]
+            ways = [(action, max(epochs)) for action, epochs in bases(facts).items() if epochs]
             wanted, base = ways[0] if ways else (ShardAction.REFUSE_LOST, 0)
         assert (decision.action, decision.base) == (wanted, base), facts
         applied = [] if wanted in REFUSED else [*range(base + 1, facts.committed + 1)]

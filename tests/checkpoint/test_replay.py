@@ -163,8 +163,8 @@ def offsets(**of: list[int]) -> dict[Any, Any]:
 
 
 def owned(redo: list[Redo], **of: list[int]) -> dict[str, list[int]]:
-    found = owners(redo, offsets(**of))
-    return {name: found[{"p": P, "q": Q}[name]].tolist() for name in of}
+    owner = owners(redo, offsets(**of))
+    return {name: owner[{"p": P, "q": Q}[name]].tolist() for name in of}
 
 
 def test_messages_belong_to_the_step_in_whose_range_they_lie() -> None:

@@ -29,13 +29,13 @@ COMMITS = 3
 
 
 def commit_of(number: int, shard: Shard, batch: Batch) -> Commit:
-    result = shard.write(number, batch, {}, None, {})
+    written = shard.write(number, batch, {}, None, {})
     return Commit(
         epoch=1,
         commit=number,
         steps=(),
         next_offsets={},
-        shards=(result,),
+        shards=(written,),
         published=number,
         watermark_us=None,
     )
@@ -141,12 +141,12 @@ def test_a_store_that_somebody_opens_after_the_look_is_left_to_him(
     expected = contents(shard)
     monkeypatch.setattr(shards, "LOCK_WAIT_S", 0.1)
     monkeypatch.setattr(shards, "look", lambda *_: (None, shards.StoreFound.ABSENT, None))
-    mine = Shard.open(spec, COMMITS, lambda: iter(commits))
-    assert mine.kv.path != shard.kv.path
-    assert contents(mine) == expected
-    [told] = [m for m in (record.getMessage() for record in caplog.records) if "a copy is built" in m]
-    assert repr(mine.kv.path) in told and repr(shard.kv.path) in told
-    mine.close()
+    own = Shard.open(spec, COMMITS, lambda: iter(commits))
+    assert own.kv.path != shard.kv.path
+    assert contents(own) == expected
+    [warning] = [m for m in (record.getMessage() for record in caplog.records) if "a copy is built" in m]
+    assert repr(own.kv.path) in warning and repr(shard.kv.path) in warning
+    own.close()
     shard.close()
 
 

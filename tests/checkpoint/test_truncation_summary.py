@@ -60,8 +60,8 @@ def make(job: Job, query: str | None, *sources: str) -> None:
 
 
 def asked(job: Job) -> Any:
-    told = [(job.files_taken(q), job.partitions_of(q)) for q in ("q1", "q2", "another")]
-    return told, job.dead_letters(), job.progress.counters
+    answers = [(job.files_taken(q), job.partitions_of(q)) for q in ("q1", "q2", "another")]
+    return answers, job.dead_letters(), job.progress.counters
 
 
 def test_what_is_asked_of_commits_is_the_same_when_they_are_gone(tmp_path: Path) -> None:

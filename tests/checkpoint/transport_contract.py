@@ -67,8 +67,8 @@ def continues(location: Path, agg: dict[str, Any], tmp_path: Path, log: Transpor
     undisturbed = tmp_path / "undisturbed"
     begun(undisturbed, agg, range(70))
     ended = []
-    for path, given in ((location, {"log": log, **options}), (undisturbed, {})):
-        with define(agg).open(str(path), clock=ManualClock(), **given) as op:
+    for path, more in ((location, {"log": log, **options}), (undisturbed, {})):
+        with define(agg).open(str(path), clock=ManualClock(), **more) as op:
             feed(op, range(60, 100))  # some are replays
             panes = [replace(p, commit=0) for p in op.get_result()]
             kept = op.get_messages() if define(agg).full_state else []

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.connectors.test_decoders import protobuf_class, registry, rows, told
+from tests.connectors.test_decoders import errors_of, protobuf_class, registry, rows
 from tests.deep import usually
 from windrow.connectors.decoders import Decoder
 from windrow.operators.steps.columns import MALFORMED_ROW
@@ -119,7 +119,7 @@ def test_a_value_of_msgpack_that_a_column_does_not_hold_is_a_dead_letter(
 ) -> None:
     """It costs its neighbours nothing."""
     good = packed({"n": 3})
-    says = told(wr.decoders.msgpack(FIELDS), good, packed(value), good)
+    says = errors_of(wr.decoders.msgpack(FIELDS), good, packed(value), good)
     assert (says[0], says[2]) == (None, None)
     assert f"column {column!r}" in str(says[1]) or "OverflowError" in str(says[1])
 
@@ -144,7 +144,7 @@ def test_values_of_msgpack_are_counted_as_they_are() -> None:
         "o": {"a": 2, "at": None},
         "d": 2.0**53,
     }
-    says = told(
+    says = errors_of(
         decoder,
         b"\x82\xa1n\x01\xa1n\x02",
         b"\x91" * 20_000 + b"\xc0",
@@ -199,7 +199,9 @@ def test_avro_from_anywhere(registry: Any) -> None:
     [row] = rows(wr.decoders.avro("mock://test"), good[0])
     assert row == value
     narrow = wr.decoders.avro("mock://test", {"k": pa.string(), "n": pa.int8(), "d": pa.decimal128(3, 1)})
-    assert "column 'n'" in str(told(narrow, good[0])[0]) and "column 'd'" in str(told(narrow, good[1])[0])
+    assert "column 'n'" in str(errors_of(narrow, good[0])[0]) and "column 'd'" in str(
+        errors_of(narrow, good[1])[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_a_schema_of_avro_that_bounds_no_record_is_not_read(
         AVRO.replace('"r"', '"other"'),
         {"k": "a", "n": 1, "f": 0, "l": [], "b": b"", "t": STAMP, "m": {}, "d": Decimal(1)},
     )
-    reasons = told(wr.decoders.avro("mock://test"), b"\0" + number.to_bytes(4, "big") + body(), good)
+    reasons = errors_of(wr.decoders.avro("mock://test"), b"\0" + number.to_bytes(4, "big") + body(), good)
     assert says in str(reasons[0]) and reasons[1] is None
 
 
@@ -258,12 +260,12 @@ def test_protobuf_from_anywhere() -> None:
     good = [message.SerializeToString(), made(k="b").SerializeToString() + b"\x2a\x01a"]
     check(wr.decoders.protobuf(made, framed=False), good, 0, usually(320, deep=50_000))
     narrow = wr.decoders.protobuf(made, framed=False, schema={"n": pa.int32(), "tags": pa.list_(pa.int64())})
-    assert "column 'n'" in str(told(narrow, good[0])[0])
+    assert "column 'n'" in str(errors_of(narrow, good[0])[0])
 
 
 def test_what_a_function_gives_is_counted_as_it_is_or_not() -> None:
     decoder = wr.decoders.decoder(lambda v: {"n": eval(v)}, {"n": pa.int64()})
-    says = told(decoder, b"1", b"1.5", b"2.0", b"'a'", b"None", b"[[]]", b"True")
+    says = errors_of(decoder, b"1", b"1.5", b"2.0", b"'a'", b"None", b"[[]]", b"True")
     assert [why is not None for why in says] == [False, True, False, True, False, True, True]
     assert says[1] == "column 'n': 1.5 is no int64 without loss"
 
@@ -278,7 +280,7 @@ def test_columns_of_any_type_have_rows_that_cannot_be_read() -> None:
     ):
         table = wr.decoders.msgpack({"v": kind}).decode([packed({"v": None}), b""], "topic")
         assert table.column(MALFORMED_ROW).null_count == 1
-    assert told(wr.decoders.json({"v": pa.string_view()}), b'{"v": "a"}', b"null")[0] is None
+    assert errors_of(wr.decoders.json({"v": pa.string_view()}), b'{"v": "a"}', b"null")[0] is None
 
 
 @pytest.mark.parametrize("operator", ["aggregate", "made", "session", "over"])

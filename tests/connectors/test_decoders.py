@@ -24,7 +24,7 @@ def rows(decoder: decoders.Decoder, *values: bytes | None) -> list[dict[str, Any
     return decoder.decode(values, "topic").to_pylist()
 
 
-def told(decoder: decoders.Decoder, *values: bytes | None) -> list[str | None]:
+def errors_of(decoder: decoders.Decoder, *values: bytes | None) -> list[str | None]:
     table = decoder.decode(values, "topic")
     assert len(table) == len(values)
     if MALFORMED_ROW not in table.column_names:
@@ -74,7 +74,7 @@ def test_a_value_that_is_no_json_object_is_malformed_and_its_neighbours_are_not(
 
 def test_an_empty_value_and_one_of_two_objects_do_not_make_up_for_each_other() -> None:
     """Their rows would be two, as many as there are values, at each other's positions."""
-    says = told(decoders.json(FIELDS), b"", b'{"n": 1}{"n": 2}', b'{"n": 3}')
+    says = errors_of(decoders.json(FIELDS), b"", b'{"n": 1}{"n": 2}', b'{"n": 3}')
     assert says[0] is not None and says[1] is not None and says[2] is None
 
 
@@ -96,7 +96,7 @@ def test_msgpack_maps() -> None:
     stamp = datetime(2026, 1, 2, tzinfo=UTC)
     good = msgpack.packb({"k": "a", "n": 1, "t": stamp}, datetime=True)
     assert rows(decoders.msgpack(FIELDS), good) == [{"k": "a", "n": 1, "t": stamp}]
-    says = told(decoders.msgpack(FIELDS), good, b"\xc1", msgpack.packb([1]), msgpack.packb({"n": "x"}))
+    says = errors_of(decoders.msgpack(FIELDS), good, b"\xc1", msgpack.packb([1]), msgpack.packb({"n": "x"}))
     assert [s is not None for s in says] == [False, True, True, True]
     assert "where a record of named fields is expected" in str(says[2])
 
@@ -107,7 +107,10 @@ def test_raw_bytes() -> None:
 
 def test_what_a_function_raises_makes_that_record_malformed() -> None:
     decoder = decoders.decoder(lambda v: {"n": int(v)}, {"n": pa.int64()})
-    assert told(decoder, b"1", b"x") == [None, "ValueError: invalid literal for int() with base 10: b'x'"]
+    assert errors_of(decoder, b"1", b"x") == [
+        None,
+        "ValueError: invalid literal for int() with base 10: b'x'",
+    ]
 
 
 def test_a_malformed_record_becomes_a_dead_letter_with_its_position_and_moves_no_watermark(
@@ -151,7 +154,7 @@ def test_avro_with_a_schema_registry(registry: Any) -> None:
     stamp = datetime(2026, 1, 2, tzinfo=UTC)
     good = serializer({"k": "a", "n": 1, "t": stamp}, SerializationContext("topic", MessageField.VALUE))
     assert rows(decoders.avro("mock://test"), good) == [{"k": "a", "n": 1, "t": stamp}]
-    says = told(decoders.avro("mock://test"), b"no avro", good, None)
+    says = errors_of(decoders.avro("mock://test"), b"no avro", good, None)
     assert [s is not None for s in says] == [True, False, True]
 
 
@@ -197,7 +200,7 @@ def test_protobuf_plain_and_with_the_registry_header() -> None:
     assert rows(decoders.protobuf(made, framed=False), made(k="b").SerializeToString()) == [
         {"k": "b", "n": 0, "t": None, "tags": []}
     ]
-    says = told(decoders.protobuf(made, framed=False), b"\xff\xff", plain)
+    says = errors_of(decoders.protobuf(made, framed=False), b"\xff\xff", plain)
     assert [s is not None for s in says] == [True, False]
 
 

@@ -77,8 +77,8 @@ def test_times_of_a_zone_are_their_instants(zone: str) -> None:
     table = pa.table({"t": pa.array(times, pa.timestamp("us", zone)), "l": [[t] for t in times]})
     table = table.set_column(1, "l", table.column("l").cast(pa.list_(pa.timestamp("us", zone))))
     for row, moment in zip(json_rows(table), times, strict=True):
-        found = parsed(row)
-        assert datetime.fromisoformat(found["t"]) == datetime.fromisoformat(found["l"][0]) == moment
+        read = parsed(row)
+        assert datetime.fromisoformat(read["t"]) == datetime.fromisoformat(read["l"][0]) == moment
     texts = KafkaSink("out", SimulatedKafka(), key="t")._keys(table, [])
     assert [datetime.fromisoformat(text) for text in texts] == times
 

@@ -44,9 +44,9 @@ def test_text_with_a_zone_and_text_without_one_are_instants_in_columns_with_and_
     for moment in sorted(near):
         for text in (moment.isoformat(), moment.astimezone(info).isoformat()):
             table = stream.value.decode([b'{"t": "%s"}' % text.encode()] * 2, "topic")
-            told = event_times(table.column("t"), "t", zone).to_pylist()
-            assert told in ([instant_us(moment)] * 2, [None] * 2)
-            assert (told[0] is None) == (moment.astimezone(info).fold == 1)
+            times = event_times(table.column("t"), "t", zone).to_pylist()
+            assert times in ([instant_us(moment)] * 2, [None] * 2)
+            assert (times[0] is None) == (moment.astimezone(info).fold == 1)
     texts = [b'{"t": "%s"}' % t.isoformat().encode() for t in local]
     zoned = wr.decoders.json({"t": pa.timestamp("us", zone)}).decode(texts, "topic").column("t")
     wanted = [event_time_us(t.isoformat(), zone_of(zone))[0] for t in local]
@@ -95,11 +95,11 @@ def test_a_lower_case_z_is_utc_on_every_route(tmp_path: Path) -> None:
         by="k", event_time="t", window=wr.tumbling("1 day"), agg={"n": wr.count()}, retention="1 day"
     )
     rows = [{"t": text, "k": "a"}]
-    for i, given in enumerate(
+    for i, written in enumerate(
         (rows, pa.Table.from_pylist(rows), stamps.decode([json.dumps(rows[0]).encode()], "topic"))
     ):
         with counts.open(str(tmp_path / str(i)), clock=ManualClock(1_767_225_600_000_000)) as op:
-            op.add_messages(given)
+            op.add_messages(written)
             assert op.dead_letters() == []
             [window] = op.get_windows()
             assert window.window.start_us == 1_767_225_600_000_000

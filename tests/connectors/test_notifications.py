@@ -134,8 +134,8 @@ def test_a_receiver_that_honours_the_key_has_each_row_once_though_the_job_dies_t
             driver.next_offsets()
     rows = {headers["Idempotency-Key"]: json.loads(body) for headers, body in receiver.requests}
     driver.op.close()
-    told = sorted((row["time"], row["status"]) for row in rows.values())
-    assert [status for _, status in told] == ["OPEN", "CANCEL"] * 20 and len(set(told)) == 40
+    statuses = sorted((row["time"], row["status"]) for row in rows.values())
+    assert [status for _, status in statuses] == ["OPEN", "CANCEL"] * 20 and len(set(statuses)) == 40
 
 
 def test_a_job_that_is_killed_while_it_sends_notifies_each_row_once() -> None:

@@ -18,7 +18,7 @@ from windrow.core.messages import Token
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaneFiles:
+def two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaneFiles:
     """Panes of two shards, of which one knows less of the columns."""
     monkeypatch.setattr(pane_files, "SLICE_ROWS", 3)
     definition = wr.Aggregate(
@@ -35,22 +35,22 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaneFiles:
     return PaneFiles(tuple(files), 9, definition.name, definition, "job")
 
 
-def test_rows_some_at_a_time_are_those_of_the_table(given: PaneFiles) -> None:
-    some = list(given.tables())
-    assert [len(rows) for rows in some] == [3, 3, 1, 2]
-    assert pa.concat_tables(some).equals(given.table())
-    assert given.table().schema.field("s").type == pa.float64()
-    assert list(given.panes()) == list(given.definition.values(given.table(), "job"))
-    assert list(PaneFiles((), 0, given.operator, given.definition, "job").tables()) == []
+def test_rows_some_at_a_time_are_those_of_the_table(two_shards: PaneFiles) -> None:
+    tables = list(two_shards.tables())
+    assert [len(rows) for rows in tables] == [3, 3, 1, 2]
+    assert pa.concat_tables(tables).equals(two_shards.table())
+    assert two_shards.table().schema.field("s").type == pa.float64()
+    assert list(two_shards.panes()) == list(two_shards.definition.values(two_shards.table(), "job"))
+    assert list(PaneFiles((), 0, two_shards.operator, two_shards.definition, "job").tables()) == []
 
 
-def test_a_sink_in_memory_keeps_all_of_a_commit_or_nothing(given: PaneFiles) -> None:
-    sink, path = MemorySink(), Path(given.files[1])
+def test_a_sink_in_memory_keeps_all_of_a_commit_or_nothing(two_shards: PaneFiles) -> None:
+    sink, path = MemorySink(), Path(two_shards.files[1])
     data = path.read_bytes()
     path.write_bytes(data[:4] + b"\0" * 40 + data[44:])
 
     def publish() -> Any:
-        sink.publish(Token("job", 1), given)
+        sink.publish(Token("job", 1), two_shards)
 
     with pytest.raises((OSError, pa.ArrowException, CorruptState)):
         publish()

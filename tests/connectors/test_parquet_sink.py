@@ -133,8 +133,8 @@ def test_a_driver_may_die_anywhere(tmp_path: Path) -> None:
                 done = True
             except Died:
                 pass
-        found = commits.read()
-        assert found in [of(range(1, last + 1)) for last in range(3, 9)]
+        committed = commits.read()
+        assert committed in [of(range(1, last + 1)) for last in range(3, 9)]
         publish(commits, range(1, 12))
         assert commits.read() == commits.glob() == of(range(1, 12))
     assert at > 60
@@ -168,12 +168,12 @@ def test_a_reader_sees_whole_commits_at_any_moment(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def look(n: int) -> None:
-        found = commits.read()
-        assert found == of(range(1, len(found) // 4 + 1))
-        seen.append(len(found) // 4)
+        committed = commits.read()
+        assert committed == of(range(1, len(committed) // 4 + 1))
+        seen.append(len(committed) // 4)
         globbed = commits.glob()
-        assert globbed[: len(found)] == found  # and files of the commit that is being published
-        assert all(globbed.count(n) in (2, 4) for n in globbed[len(found) :])
+        assert globbed[: len(committed)] == committed  # and files of the commit that is being published
+        assert all(globbed.count(n) in (2, 4) for n in globbed[len(committed) :])
 
     with watched(look):
         publish(commits, range(1, 12))
@@ -197,8 +197,8 @@ def test_a_reader_is_overtaken_anywhere(tmp_path: Path) -> None:
                 publish(commits, range(6, 16))
 
         with watched(overtake):
-            found = commits.read()
-        assert found in [of(range(1, last + 1)) for last in range(5, 16)]
+            committed = commits.read()
+        assert committed in [of(range(1, last + 1)) for last in range(5, 16)]
         done = not overtaken
     assert at > 5
 

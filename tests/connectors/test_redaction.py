@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def told(action: Any) -> str:
+def output_of(action: Any) -> str:
     """All that a person would be shown of what comes of it."""
     try:
         return repr(action())
@@ -54,7 +54,7 @@ def test_no_value_that_is_not_listed_is_reported(name: str) -> None:
         lambda: connectivity_probe.brokers(cluster(), 0.01),
         lambda: parse({"kafka.bootstrap.servers": "a:9092", "subscribe": "t", "kafka.log_level": "0", **as_options}),
     ):  # fmt: skip
-        said = told(action)
+        said = output_of(action)
         assert "hunter2" not in said and "hu'" not in said and '"hu"' not in said
 
 

@@ -21,5 +21,9 @@ def test_a_job_of_a_user_writes_to_a_cluster_that_is_simulated_and_each_pane_onc
                 op.add_message(wr.Message({"k": "a", "t": offset * 1_000_000}, wr.Position("s", 0, offset)))
     with COUNTS.open(str(tmp_path), sink=wr.sinks.kafka("out", kafka), clock=ManualClock()) as op:
         op.drain()
-    told = [json.loads(record.value()) for record in read_all(kafka, "out", 0)]  # type: ignore[arg-type]
-    assert [(row["window"]["start"][17:19], row["n"]) for row in told] == [("00", 10), ("10", 10), ("20", 1)]
+    delivered = [json.loads(record.value()) for record in read_all(kafka, "out", 0)]  # type: ignore[arg-type]
+    assert [(row["window"]["start"][17:19], row["n"]) for row in delivered] == [
+        ("00", 10),
+        ("10", 10),
+        ("20", 1),
+    ]

@@ -119,16 +119,16 @@ def test_the_newest_are_records_and_not_offsets(there: Any, begin: int, newest: 
     at, read = ("topic", 0), list[int]()
 
     def offsets(_: Any, first: int, following: int) -> list[int]:
-        found = [o for o in there if first <= o < following]
-        read.extend(found)
-        return found
+        existing = [o for o in there if first <= o < following]
+        read.extend(existing)
+        return existing
 
-    found = Unread(newest=newest).begins({at: (begin, 100)}, 0, Broker({}), offsets)  # type: ignore[arg-type]
-    first = found.get(at, (begin, begin))[1]
+    existing = Unread(newest=newest).begins({at: (begin, 100)}, 0, Broker({}), offsets)  # type: ignore[arg-type]
+    first = existing.get(at, (begin, begin))[1]
     backlog = [o for o in there if o >= begin]
     assert [o for o in backlog if o >= first][-newest:] == backlog[-newest:]
     assert len([o for o in backlog if o >= first]) <= newest + MARKERS or first == begin
-    assert all(span[0] == begin < span[1] for span in found.values())
+    assert all(span[0] == begin < span[1] for span in existing.values())
     assert len(read) <= 6 * (newest + MARKERS)
 
 

@@ -49,18 +49,18 @@ def test_it_is_what_arrow_gives(
         chunks, one_value, same = [], value(), CHANCE.random() < 0.2
         for _ in range(CHANCE.choice([1, 1, 2, 3])):
             n, skipped = CHANCE.randrange(9), CHANCE.randrange(3)
-            given = [
+            source = [
                 None if CHANCE.random() < nulls else one_value if same else value() for _ in range(n + 3)
             ]
-            chunks.append(pa.array(given, kind).slice(skipped, n))
+            chunks.append(pa.array(source, kind).slice(skipped, n))
         column = pa.chunked_array(chunks, kind)
         n = CHANCE.randrange(12) if len(column) else 0
         places = np.array([CHANCE.randrange(len(column)) for _ in range(n)], dtype=np.int64)
         rows = pa.table({"a": column})
-        found = arrays.taken(rows, places)
-        found.validate(full=True)
-        assert found.schema == rows.schema
-        assert decoded(found["a"]).equals(decoded(rows.take(pa.array(places))["a"]))
+        selected = arrays.taken(rows, places)
+        selected.validate(full=True)
+        assert selected.schema == rows.schema
+        assert decoded(selected["a"]).equals(decoded(rows.take(pa.array(places))["a"]))
         if column.num_chunks:
             one = arrays.whole(column)
             one.validate(full=True)

@@ -63,27 +63,27 @@ KINDS = [
 ]
 
 
-def is_held(given: Any, held: Any) -> bool:
+def is_held(value: Any, held: Any) -> bool:
     """True if they are the same to a reader: numbers are compared as numbers, and a truth value is none."""
-    if held is None or given is pd.NaT or given is pd.NA:
-        return held is None and (given is pd.NaT or given is pd.NA)
-    if isinstance(given, bool | np.bool_) or isinstance(held, bool):
-        return isinstance(given, bool | np.bool_) and isinstance(held, bool) and bool(given) == held
-    if isinstance(given, bytes) and isinstance(held, str):
-        return given.decode() == held
-    if isinstance(given, np.datetime64 | np.timedelta64):
-        return bool(given == type(given)(getattr(held, "asm8", held)))
-    if isinstance(given, np.generic):
-        return is_held(given.item(), held)
-    if isinstance(given, dict) and isinstance(held, list):
-        return list(given.items()) == held
-    if isinstance(given, dict):
-        return set(given) <= set(held) and all(
-            is_held(given[n], v) if n in given else v is None for n, v in held.items()
+    if held is None or value is pd.NaT or value is pd.NA:
+        return held is None and (value is pd.NaT or value is pd.NA)
+    if isinstance(value, bool | np.bool_) or isinstance(held, bool):
+        return isinstance(value, bool | np.bool_) and isinstance(held, bool) and bool(value) == held
+    if isinstance(value, bytes) and isinstance(held, str):
+        return value.decode() == held
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(value == type(value)(getattr(held, "asm8", held)))
+    if isinstance(value, np.generic):
+        return is_held(value.item(), held)
+    if isinstance(value, dict) and isinstance(held, list):
+        return list(value.items()) == held
+    if isinstance(value, dict):
+        return set(value) <= set(held) and all(
+            is_held(value[n], v) if n in value else v is None for n, v in held.items()
         )
-    if isinstance(given, list | tuple | set | np.ndarray):
-        return len(given) == len(held) and all(is_held(g, h) for g, h in zip(given, held, strict=True))
-    return bool(given == held)
+    if isinstance(value, list | tuple | set | np.ndarray):
+        return len(value) == len(held) and all(is_held(g, h) for g, h in zip(value, held, strict=True))
+    return bool(value == held)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -120,12 +120,12 @@ def test_times_of_pandas_keep_their_nanoseconds() -> None:
 
 def test_values_of_python_are_read_in_a_type_that_holds_all_of_them_or_in_none() -> None:
     tried = 0
-    for some in itertools.product(VALUES, repeat=2):
-        array = read([*some, None])
+    for values in itertools.product(VALUES, repeat=2):
+        array = read([*values, None])
         tried += 1
         if array is not None:
-            assert all(is_held(g, h) for g, h in zip(some, array.to_pylist(), strict=False)), (
-                str(some),
+            assert all(is_held(g, h) for g, h in zip(values, array.to_pylist(), strict=False)), (
+                str(values),
                 array,
             )
     assert tried == len(VALUES) ** 2
@@ -155,13 +155,13 @@ def test_what_becomes_of_a_value_depends_on_no_other() -> None:
     ]
     for kind in [*KINDS, inner, pa.list_(inner), pa.struct([("a", inner)])]:
         values = [*VALUES, *nested, [nested[1], None], {"a": nested[1]}, {"a": nested[2]}]
-        for some in (
+        for cases in (
             values,
             values[::-1],
             [v for v in values if isinstance(v, dict)],
             [v for v in values if isinstance(v, list)],
         ):
-            whole, alone = fit(some, kind), [fit([v], kind) for v in some]
+            whole, alone = fit(cases, kind), [fit([v], kind) for v in cases]
             assert whole.array.equals(pa.concat_arrays([one.array for one in alone])), kind
             assert whole.misfits.keys() == {i for i, one in enumerate(alone) if one.misfits}
             whole.array.validate(full=True)

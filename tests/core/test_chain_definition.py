@@ -61,7 +61,7 @@ def test_expressions_over_what_is_emitted_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "expression",
     [
         pc.field("s", "x") > 0,
         (pc.field("s", "x") > wr.col("n")) & (pc.field("s", "y", "z") == wr.col("k")),
@@ -70,9 +70,9 @@ def test_expressions_over_what_is_emitted_are_taken() -> None:
     ],
     ids=str,
 )
-def test_expressions_over_parts_of_what_is_emitted_are_taken(made: Any) -> None:
+def test_expressions_over_parts_of_what_is_emitted_are_taken(expression: Any) -> None:
     parts = one(agg={"n": wr.count(), "s": wr.first("s")})
-    assert parts.then(two(where=made))
+    assert parts.then(two(where=expression))
     with pytest.raises(e.UnknownColumn, match="'two'"):
         parts.then(two(where=pc.field("other", "x") > 0))
 

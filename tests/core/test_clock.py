@@ -67,8 +67,8 @@ def test_the_machine_s_own_clock_passes() -> None:
     assert repr(clock) == "SystemClock()"
 
 
-@pytest.mark.parametrize("given", [5, "now", SystemClock])
-def test_what_is_no_clock_is_refused_with_the_value_and_the_remedy(given: object) -> None:
+@pytest.mark.parametrize("clock", [5, "now", SystemClock])
+def test_what_is_no_clock_is_refused_with_the_value_and_the_remedy(clock: object) -> None:
     with pytest.raises(ConfigurationError, match=r"ManualClock, or an object with now_us\(\)") as refused:
-        clock_of(given)  # type: ignore[arg-type]
-    assert repr(given) in refused.value.message
+        clock_of(clock)  # type: ignore[arg-type]
+    assert repr(clock) in refused.value.message

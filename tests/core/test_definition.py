@@ -496,13 +496,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refusal_names_the_values_and_the_remedy(name: str) -> None:
-    build, kind, told = REFUSED[name]
+    build, kind, message = REFUSED[name]
     with pytest.raises(kind) as caught:
         build()
     error = caught.value
     assert type(error) is kind and isinstance(error, (wr.ConfigurationError, ValueError))
     assert str(error).startswith(f"[{error.code}] ")
-    assert [part for part in told if part not in str(error)] == []
+    assert [part for part in message if part not in str(error)] == []
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_types_that_cannot_be_compared_are_refused() -> None:
 @pytest.mark.parametrize("n", [0, 1, expressions.FEW, expressions.FEW + 1])
 def test_many_rows_have_the_values_of_few_in_their_order(n: int) -> None:
     table = pa.table({"a": pa.array(range(n), pa.int64()), "b": ["x", None] * (n // 2) + ["x"] * (n % 2)})
-    found = Expr((wr.col("a") * 2 > 10) & (wr.col("b") == "x")).evaluate(table)
-    assert found.to_pylist() == [
+    mask = Expr((wr.col("a") * 2 > 10) & (wr.col("b") == "x")).evaluate(table)
+    assert mask.to_pylist() == [
         (a * 2 > 10 and b) if b is not None or a * 2 <= 10 else None
         for a, b in zip(range(n), [True if b else None for b in table["b"].to_pylist()], strict=True)
     ]

@@ -66,10 +66,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_people_type_first_is_refused_with_the_remedy(name: str, tmp_path: Any) -> None:
-    build, told = REFUSED[name]
+    build, message = REFUSED[name]
     with pytest.raises(wr.ConfigurationError) as caught:
         build(str(tmp_path / "job"))
-    assert [part for part in told if part not in str(caught.value)] == []
+    assert [part for part in message if part not in str(caught.value)] == []
 
 
 def test_a_window_reports_its_bounds_as_datetimes_and_as_integers() -> None:

@@ -87,7 +87,7 @@ def test_a_colon_alone_makes_no_scheme(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("file://server/a", "another host"),
         ("file:a", "whole path"),
@@ -96,8 +96,8 @@ def test_a_colon_alone_makes_no_scheme(name: str) -> None:
         (b"a", "no path"),
     ],
 )
-def test_a_refusal_says_what_to_write(text: Any, told: str) -> None:
-    with pytest.raises(BadLocation, match=told):
+def test_a_refusal_says_what_to_write(text: Any, message: str) -> None:
+    with pytest.raises(BadLocation, match=message):
         local_path(text)
 
 

@@ -44,14 +44,14 @@ def structlog_as(**configuration: Any) -> Iterator[None]:
 @pytest.fixture
 def configured() -> Iterator[list[dict[str, Any]]]:
     """A program that has configured structlog gets the events."""
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
 
     def keep(_: Any, level: str, event: dict[str, Any]) -> str:
-        told.append({"level": level, **event})
+        events.append({"level": level, **event})
         return ""
 
     with structlog_as(processors=[keep], logger_factory=lambda *_: structlog.PrintLogger(io.StringIO())):
-        yield told
+        yield events
 
 
 class FullDisk(io.StringIO):
@@ -105,11 +105,11 @@ def test_a_watermark_that_jumps_by_more_than_the_retention_is_a_warning(
         op.timeout()
         clock.advance("2 days")  # what comes then may be as much later
         op.add_message(wr.Message({"t": begin_us + (86_400 * 2 + seconds) * 1_000_000, "k": "a"}))
-    told = [e for e in configured if e["level"] == "warning"]
-    assert len(told) == warned
+    warnings = [e for e in configured if e["level"] == "warning"]
+    assert len(warnings) == warned
     if warned:
-        assert "jumped by more than the retention" in told[0]["event"]
-        assert (told[0]["before"], told[0]["retention"]) == ("2100-01-01 00:00:10", "1 hour")
+        assert "jumped by more than the retention" in warnings[0]["event"]
+        assert (warnings[0]["before"], warnings[0]["retention"]) == ("2100-01-01 00:00:10", "1 hour")
 
 
 @pytest.mark.parametrize("seconds", [0, 1])
@@ -138,9 +138,9 @@ def test_times_in_another_unit_are_one_warning_that_names_it(
         for i in range(3):
             op.add_message(wr.Message({"t": (1_700_000_000 + i) * per_second, "k": "a"}))
             op.timeout()
-    [told] = [e for e in configured if e["level"] == "warning"]
-    assert f"look like {unit} since the epoch" in told["event"]
-    assert told["likely"] == "2023-11-14 22:13:20" and told["time"].startswith("1970-01-")
+    [warning] = [e for e in configured if e["level"] == "warning"]
+    assert f"look like {unit} since the epoch" in warning["event"]
+    assert warning["likely"] == "2023-11-14 22:13:20" and warning["time"].startswith("1970-01-")
 
 
 def test_a_job_whose_now_is_ahead_of_the_clock_says_so_when_it_is_opened(
@@ -149,8 +149,8 @@ def test_a_job_whose_now_is_ahead_of_the_clock_says_so_when_it_is_opened(
     for now_us in (10**15, 10**15 - 60_000_000, 10**15 - 60_000_001):
         with COUNTS.open(str(tmp_path / "job"), clock=ManualClock(now_us)) as op:
             op.add_message(wr.Message({"t": 10**15, "k": "a"}))
-    [told] = [e for e in configured if e["level"] == "warning"]
-    assert "windrow watermark LOCATION --set-now" in told["event"]
+    [warning] = [e for e in configured if e["level"] == "warning"]
+    assert "windrow watermark LOCATION --set-now" in warning["event"]
 
 
 def test_a_log_that_cannot_be_written_costs_no_commit(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ HERE = ["carrier", "delay", "departure"]
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [("carier", "carrier"), ("DELAY", "delay"), ("departed", "departure"), ("zzz", None)]
+    ("name", "nearest"), [("carier", "carrier"), ("DELAY", "delay"), ("departed", "departure"), ("zzz", None)]
 )
-def test_the_nearest_name_is_meant_or_none(given: str, found: str | None) -> None:
-    assert meant(given, HERE) == found
-    said = str(UnknownColumn.lacking(given, "'delays'", HERE))
-    assert said.endswith(f"{HERE}: " + (f"did you mean {found!r}?" if found else "use one of these"))
+def test_the_nearest_name_is_meant_or_none(name: str, nearest: str | None) -> None:
+    assert meant(name, HERE) == nearest
+    said = str(UnknownColumn.lacking(name, "'delays'", HERE))
+    assert said.endswith(f"{HERE}: " + (f"did you mean {nearest!r}?" if nearest else "use one of these"))
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_the_nearest_name_is_meant_or_none(given: str, found: str | None) -> Non
 def test_a_column_that_no_message_has_may_be_one_that_they_have(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    given = {"by": "carrier", "agg": {"n": wr.count()}, **options}
+    arguments = {"by": "carrier", "agg": {"n": wr.count()}, **options}
     definition = wr.Aggregate(
-        event_time="departure", window=wr.tumbling("1 hour"), retention="1 day", **given
+        event_time="departure", window=wr.tumbling("1 hour"), retention="1 day", **arguments
     )
     with definition.open(str(tmp_path)) as op, pytest.raises(UnknownColumn) as error:
         op.add_message({"carrier": "AA", "departure": "2013-07-01 05:10Z", "delay": 4})
@@ -64,14 +64,14 @@ def test_a_verb_s_options_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_that_another_library_has_is_said_with_its_name_here(theirs: str, ours: str) -> None:
-    given: dict[str, Any] = {"agg": {"n": wr.count()}, "window": wr.tumbling("1 hour"), theirs: "x"}
+    arguments: dict[str, Any] = {"agg": {"n": wr.count()}, "window": wr.tumbling("1 hour"), theirs: "x"}
     with pytest.raises(UnknownOption, match=f"no option '{theirs}': did you mean '{ours}'"):
-        wr.Aggregate(event_time="t", retention="1 day", **given)
+        wr.Aggregate(event_time="t", retention="1 day", **arguments)
 
 
-@pytest.mark.parametrize("given", ["sum", "SUM", ("v", "sum"), ["v", "sum"], wr.sum, ("v", sum)])
-def test_an_aggregation_that_another_library_writes_so_is_said_as_it_is_written_here(given: Any) -> None:
-    rest: dict[str, Any] = {"by": "k", "event_time": "t", "agg": {"v": given}}
+@pytest.mark.parametrize("build", ["sum", "SUM", ("v", "sum"), ["v", "sum"], wr.sum, ("v", sum)])
+def test_an_aggregation_that_another_library_writes_so_is_said_as_it_is_written_here(build: Any) -> None:
+    rest: dict[str, Any] = {"by": "k", "event_time": "t", "agg": {"v": build}}
     for operator in (
         lambda: wr.Aggregate(window=wr.tumbling("1 hour"), retention="1 day", **rest),
         lambda: wr.Over(frame=wr.range_between("-2 seconds", "1 second"), ttl="1 day", **rest),
@@ -81,7 +81,7 @@ def test_an_aggregation_that_another_library_writes_so_is_said_as_it_is_written_
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("build", "said"),
     [
         ("mean", r"did you mean wr\.avg\('v'\)\?"),
         ("size", r"did you mean wr\.count\(\)\?"),
@@ -92,6 +92,6 @@ def test_an_aggregation_that_another_library_writes_so_is_said_as_it_is_written_
         ],
     ],
 )
-def test_what_has_no_aggregation_of_one_column_is_not_guessed(given: Any, said: str) -> None:
+def test_what_has_no_aggregation_of_one_column_is_not_guessed(build: Any, said: str) -> None:
     with pytest.raises(BadAggregate, match=said):
-        wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"v": given})
+        wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"v": build})

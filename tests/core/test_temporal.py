@@ -81,13 +81,13 @@ def random_relation(draw: random.Random, other: str, most: int = 4, bounded: boo
     if name in ("after", "before", "coincides", "overlaps", "overlapped_by"):
         counts = (0, 1, 2)
     low = -most if name in ("after", "before") else 0
-    given = [draw.randint(low, most) for _ in range(max(counts) if bounded else draw.choice(counts))]
+    amounts = [draw.randint(low, most) for _ in range(max(counts) if bounded else draw.choice(counts))]
     if name != "coincides":
-        given = [us for i in range(0, len(given), 2) for us in sorted(given[i : i + 2])]
-    never = name in ("after", "before") and len(given) == 1  # at least forever later
-    if given and not bounded and not never and draw.random() < 0.2:
-        given[-1] = INFINITE_US
-    return Relation(name, other, tuple(given), negated=not bounded and draw.random() < 0.2)
+        amounts = [us for i in range(0, len(amounts), 2) for us in sorted(amounts[i : i + 2])]
+    never = name in ("after", "before") and len(amounts) == 1  # at least forever later
+    if amounts and not bounded and not never and draw.random() < 0.2:
+        amounts[-1] = INFINITE_US
+    return Relation(name, other, tuple(amounts), negated=not bounded and draw.random() < 0.2)
 
 
 def test_operators_are_the_formulas_of_the_requirements() -> None:
@@ -286,8 +286,8 @@ def contradiction(**relations: Any) -> tuple[str, ...] | None:
 
 def test_contradictions_name_the_shortest_cycle() -> None:
     s = 1_000_000
-    found = contradiction(b=(Relation("after", "a", (10 * s,)), Relation("before", "a")))
-    assert found is not None and set(found) == {"b after a 10 seconds", "b before a"}
+    cycle = contradiction(b=(Relation("after", "a", (10 * s,)), Relation("before", "a")))
+    assert cycle is not None and set(cycle) == {"b after a 10 seconds", "b before a"}
     around = contradiction(
         b=Relation("after", "a"), c=Relation("after", "b"), d=(Relation("after", "c"), Relation("meets", "a"))
     )
@@ -302,14 +302,14 @@ def test_random_contradictions_are_contradictions() -> None:
     for _ in range(usually(60, deep=1_000)):
         timing = rule(draw, bounded=True)
         a, b = timing.events
-        some = any(
+        satisfiable = any(
             fits(timing, "b", {"a": one, "b": two})
             for one in intervals(a, 0, 9)
             for two in intervals(b, -9, 18)
         )
-        refused += not some
+        refused += not satisfiable
         if not timing.bound.consistent:
-            assert not some and timing.bound.contradiction
+            assert not satisfiable and timing.bound.contradiction
     assert refused
 
 

@@ -62,9 +62,9 @@ def transitions(name: str) -> list[int]:
 
 
 def offset_us(zone: ZoneInfo, instant: int) -> int:
-    found = to_datetime(instant).astimezone(zone).utcoffset()
-    assert found is not None
-    return found // US
+    offset = to_datetime(instant).astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset // US
 
 
 def near(time_us: int) -> Iterator[int]:
@@ -75,13 +75,13 @@ def near(time_us: int) -> Iterator[int]:
 
 def local_times(name: str) -> list[int]:
     """Read clocks around each transition, by the offset before and after it, and some of all years."""
-    zone, found = zone_info(name), set[int]()
+    zone, instants = zone_info(name), set[int]()
     for instant in transitions(name):
         for offset in {offset_us(zone, instant - 1), offset_us(zone, instant)}:
-            found.update(near(instant + offset))
+            instants.update(near(instant + offset))
     for year in (1, 1850, 2037, 2038, 2100, 2500, 9999):
-        found.update((datetime(year, month, 15, 12) - EPOCH) // US for month in (1, 7))
-    return sorted(found)
+        instants.update((datetime(year, month, 15, 12) - EPOCH) // US for month in (1, 7))
+    return sorted(instants)
 
 
 def by_zoneinfo(local_us: int, name: str, fold: int = 0) -> int:
@@ -160,8 +160,8 @@ def test_local_times_are_the_instants_of_zoneinfo_on_every_route(zones: list[str
         }
         for route, (read, unit) in ROUTES.items():
             cases += len(sample)
-            for t, found in zip(sample, read(sample, name), strict=True):
-                assert found == wanted[t // unit * unit], (route, name, EPOCH + t * US)
+            for t, instant in zip(sample, read(sample, name), strict=True):
+                assert instant == wanted[t // unit * unit], (route, name, EPOCH + t * US)
     print(f"{len(zones)} zones, {changes} transitions, {len(ROUTES)} routes: {cases} local times")
 
 

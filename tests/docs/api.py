@@ -192,10 +192,10 @@ def signature(name: str, what: Any) -> str:
     """Return the signature, without the types of private modules."""
     if isinstance(what, type) and issubclass(what, enum.Enum):
         return name
-    given = inspect.signature(what)
+    declared = inspect.signature(what)
     shown = []
     star = False
-    for parameter in given.parameters.values():
+    for parameter in declared.parameters.values():
         if parameter.name in ("self", "cls"):
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and not star:

@@ -48,12 +48,12 @@ Exit codes: 0 done, and for `health`, `verify` and `doctor` nothing wrong; 1 ref
 
 def kinds() -> list[type[errors.WindrowError]]:
     """Every class of errors, by code."""
-    found = [
+    members = [
         value
         for value in vars(errors).values()
         if isinstance(value, type) and issubclass(value, errors.WindrowError)
     ]
-    return sorted(found, key=lambda kind: kind.code)
+    return sorted(members, key=lambda kind: kind.code)
 
 
 def meaning(kind: type[errors.WindrowError]) -> tuple[str, str]:
@@ -106,14 +106,14 @@ def arguments(command: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 def usage(name: str, command: argparse.ArgumentParser) -> str:
     """A command with what it must be given."""
-    given = [
+    lines = [
         n if a.nargs != "?" else f"[{n}]"
         for a in command._actions
         for n in [a.dest.upper()]
         if not a.option_strings
     ]
     options = any(a.option_strings and not isinstance(a, argparse._HelpAction) for a in command._actions)
-    return " ".join(["windrow", name, *given, *(["[options]"] if options else [])])
+    return " ".join(["windrow", name, *lines, *(["[options]"] if options else [])])
 
 
 def commands_page() -> str:

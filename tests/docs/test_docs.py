@@ -66,13 +66,13 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """The blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
-    found = []
+    examples = []
     spark = False
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start(2)) + 1
         spark = spark or re.search(r"\bspark\b|\bpyspark\b", match[2]) is not None
-        found.append(Block(page, line, match[2], match[1] is not None, match[3], spark))
-    return found
+        examples.append(Block(page, line, match[2], match[1] is not None, match[3], spark))
+    return examples
 
 
 def pages(spark: bool) -> list[Any]:
@@ -123,10 +123,10 @@ def test_there_are_blocks_to_run() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_block_of_python_is_found_and_skipped_only_for_a_cluster(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    found = blocks(page)
-    assert len(found) == len(re.findall(r"^```(?:python|py)\b", text, re.MULTILINE))
-    assert text.count("<!-- not run -->") == sum(b.skipped for b in found)
-    for block in found:
+    examples = blocks(page)
+    assert len(examples) == len(re.findall(r"^```(?:python|py)\b", text, re.MULTILINE))
+    assert text.count("<!-- not run -->") == sum(b.skipped for b in examples)
+    for block in examples:
         if not block.dialogue:
             ast.parse(block.code)
         assert not block.skipped or SKIPPABLE.search(block.code), f"{page.name}:{block.line} could run"

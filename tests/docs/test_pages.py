@@ -49,10 +49,12 @@ def test_no_two_errors_have_one_code() -> None:
 
 
 def test_troubleshooting_has_every_error_that_comes_while_a_job_runs() -> None:
-    told = references.mentioned((pages.DOCS / "howto" / "troubleshooting.md").read_text(encoding="utf-8"))
+    documented = references.mentioned(
+        (pages.DOCS / "howto" / "troubleshooting.md").read_text(encoding="utf-8")
+    )
     codes = {kind.code for kind in references.kinds()}
     running = {c for c in codes if c[2] in "23456" and not c.endswith("00")}
-    assert told - codes == set() and running - told == set()
+    assert documented - codes == set() and running - documented == set()
 
 
 def test_the_picture_of_time_is_of_the_job_that_its_page_shows() -> None:

@@ -28,8 +28,8 @@ SPANS = [Span(n * HOUR, (n + 1) * HOUR, label=f"n={n}", name="AA", open=n > 1) f
 
 def rectangles(svg: str, shade: str) -> list[tuple[float, float]]:
     """Return left and right of the rectangles of a class."""
-    found = [r for r in ET.fromstring(svg).iter(f"{NS}rect") if r.get("class") == shade]
-    return [(float(r.get("x", 0)), float(r.get("x", 0)) + float(r.get("width", 0))) for r in found]
+    shapes = [r for r in ET.fromstring(svg).iter(f"{NS}rect") if r.get("class") == shade]
+    return [(float(r.get("x", 0)), float(r.get("x", 0)) + float(r.get("width", 0))) for r in shapes]
 
 
 def test_windows_have_lengths_as_their_durations_and_overlap_in_lanes_only() -> None:

@@ -24,12 +24,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
     rows: list[tuple[str, ...]] = []
     for o in outcomes:
         r = o.report
-        found = ("-",) * 5
+        counts = ("-",) * 5
         if r is not None:
             wrong = len(r.wrong) + len(r.unknown) + len(r.broken)
-            found = (str(r.records_in), str(r.panes_out), str(len(r.lost)), str(len(r.twice)), str(wrong))
+            counts = (str(r.records_in), str(r.panes_out), str(len(r.lost)), str(len(r.twice)), str(wrong))
         verdict = "right" if o.ok else "WRONG" if r is not None else "FAILED"
-        cells = (o.drill.name, str(o.seeds), str(o.faults), *found, f"{o.seconds:.0f}", verdict)
+        cells = (o.drill.name, str(o.seeds), str(o.faults), *counts, f"{o.seconds:.0f}", verdict)
         rows.append(cells)
     if len(rows) > 1:
         sums = (
@@ -45,11 +45,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(DRILLS)}; all by default")
     parser.add_argument("--seeds", type=int, default=20, help="how many, default 20")
     parser.add_argument("--first", type=int, default=1, help="the first of them, default 1")
-    given = parser.parse_args()
-    unknown = [n for n in given.names if n not in DRILLS]
+    arguments = parser.parse_args()
+    unknown = [n for n in arguments.names if n not in DRILLS]
     if unknown:
         parser.error(f"no drill is called {unknown[0]!r}; there are {', '.join(DRILLS)}")
-    drills = [DRILLS[n] for n in given.names or DRILLS]
+    drills = [DRILLS[n] for n in arguments.names or DRILLS]
     running = os.environ.get("WINDROW_KAFKA")
     image = None
     if running is None or any(d.own_broker for d in drills):
@@ -63,7 +63,9 @@ def main() -> int:
             assert image is not None
             kafka = stack.enter_context(KafkaBroker(image)).kafka
         for drill in drills:
-            outcomes.append(run(drill, range(given.first, given.first + given.seeds), kafka, image))
+            outcomes.append(
+                run(drill, range(arguments.first, arguments.first + arguments.seeds), kafka, image)
+            )
             print(outcomes[-1], flush=True)
     print()
     print(table(outcomes))

@@ -46,8 +46,8 @@ def _kill_one(world: World, rng: random.Random, names: Sequence[str]) -> None:
         if world.job.ended:
             world.ends += 1
             world.restart()
-        found = [p for p in processes.of_session(world.job.pid) if any(n in p.command for n in names)]
-        return bool(found) and processes.kill(rng.choice(found).pid)
+        candidates = [p for p in processes.of_session(world.job.pid) if any(n in p.command for n in names)]
+        return bool(candidates) and processes.kill(rng.choice(candidates).pid)
 
     world.wait_until(one_is_dead, f"a process of {names} there")
 

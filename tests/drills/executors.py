@@ -80,8 +80,8 @@ class Faults:
 
     def stores(self) -> float:
         """Return the bytes of all stores as a multiple of those of the newest of each shard."""
-        found = stores(self.disks)
-        return found["bytes"] / found["state"]
+        folders = stores(self.disks)
+        return folders["bytes"] / folders["state"]
 
     def _fault(self, turn: int) -> None:
         alive = executors()

@@ -35,11 +35,11 @@ def check_ledger(definition: Definition, source: Any, sink: Any) -> Report:
     wanted = Counter(map(_content, _wanted(definition, source, report)))
     report.windows = wanted.total()
     for content in sorted({*there, *wanted}):
-        found, due = there[content], wanted[content]
-        if found < due:
-            (report.broken if found < 0 else report.lost).append(f"{due - found} times {content}")
-        elif found > due:
-            (report.twice if due else report.unknown).append(f"{found - due} times {content}")
+        count, due = there[content], wanted[content]
+        if count < due:
+            (report.broken if count < 0 else report.lost).append(f"{due - count} times {content}")
+        elif count > due:
+            (report.twice if due else report.unknown).append(f"{count - due} times {content}")
     return report
 
 
@@ -53,15 +53,15 @@ def _wanted(definition: Definition, source: Any, report: Report) -> Iterator[Map
     by_key: dict[tuple[Any, ...], list[Message]] = {}
     for message in messages:
         by_key.setdefault(tuple(message.payload[name] for name in definition.by), []).append(message)
-    told: list[Any] = []
-    for some in by_key.values():  # lists and loops: all keys together would take their number squared
+    panes: list[Any] = []
+    for rows in by_key.values():  # lists and loops: all keys together would take their number squared
         oracle = definition.oracle()
-        told += oracle.ingest(some, END_OF_TIME_US, START_OF_TIME_US).rows
-        told += oracle.advance(END_OF_TIME_US, END_OF_TIME_US).rows
+        panes += oracle.ingest(rows, END_OF_TIME_US, START_OF_TIME_US).rows
+        panes += oracle.advance(END_OF_TIME_US, END_OF_TIME_US).rows
     standing: Counter[str] = Counter()
     shown: dict[str, Mapping[str, Any]] = {}
     target = definition.logic().schema({definition.inputs[0].name: schema})
-    for row in map(json.loads, json_rows(pa.Table.from_pylist([_row(one) for one in told], target))):
+    for row in map(json.loads, json_rows(pa.Table.from_pylist([_row(one) for one in panes], target))):
         content = _content(row)
         shown[content] = row
         standing[content] += 1 if row["pane"]["kind"] == Kind.INSERT.value else -1
@@ -69,12 +69,12 @@ def _wanted(definition: Definition, source: Any, report: Report) -> Iterator[Map
         yield from [shown[content]] * n
 
 
-def _row(told: Any) -> dict[str, Any]:
-    window = {"window": checker._ends(told), **told.key} if isinstance(told, Pane) else {}
+def _row(pane: Any) -> dict[str, Any]:
+    window = {"window": checker._ends(pane), **pane.key} if isinstance(pane, Pane) else {}
     label = {
-        "timing": told.timing.value,
-        "index": told.index,
-        "is_last": told.is_last,
-        "kind": told.kind.value,
+        "timing": pane.timing.value,
+        "index": pane.index,
+        "is_last": pane.is_last,
+        "kind": pane.kind.value,
     }
-    return {**window, **told.values, "pane": label, "commit": 0}
+    return {**window, **pane.values, "pane": label, "commit": 0}

@@ -19,14 +19,16 @@ def of_session(pid: int) -> list[Process]:
 
     A parent may be dead: Python workers outlive their daemon, and Spark goes on using them.
     """
-    told = subprocess.run(["ps", "-Aww", "-o", "pid=,args="], check=True, stdout=subprocess.PIPE, text=True)
-    found = []
-    for line in told.stdout.splitlines():
+    listing = subprocess.run(
+        ["ps", "-Aww", "-o", "pid=,args="], check=True, stdout=subprocess.PIPE, text=True
+    )
+    session = []
+    for line in listing.stdout.splitlines():
         number, _, command = line.strip().partition(" ")
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if int(number) != pid and os.getsid(int(number)) == pid:
-                found.append(Process(int(number), command))
-    return found
+                session.append(Process(int(number), command))
+    return session
 
 
 def kill(pid: int) -> bool:

@@ -25,9 +25,9 @@ EVERY, KEEP = 8, 4
 FOLDERS = ("log", "segments", "changelog", "panes", "dead", "snapshots")
 
 
-def define(letters: str | None = None, **agg: Any) -> wr.Aggregate:
+def define(dead_letters: str | None = None, **agg: Any) -> wr.Aggregate:
     return wr.Aggregate(
-        dead_letter_retention=letters,
+        dead_letter_retention=dead_letters,
         by="k",
         event_time="t",
         window=wr.tumbling("10 seconds"),
@@ -238,8 +238,10 @@ def test_the_log_keeps_what_a_replay_of_the_retained_messages_needs(tmp_path: Pa
     )
 
     def messages(ranges: Any) -> list[wr.Message]:
-        found = [message(i) for i in range(OLD)]
-        return [m for m in found if any(first <= m.position.offset < last for first, last in ranges.values())]
+        logged = [message(i) for i in range(OLD)]
+        return [
+            m for m in logged if any(first <= m.position.offset < last for first, last in ranges.values())
+        ]
 
     job = Aging(tmp_path / "job", definition)
 

@@ -39,7 +39,7 @@ def location(tmp_path: Path) -> str:
     return str(tmp_path / "job")
 
 
-def told(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
+def brief(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
     return [(p.window.start_us // SECOND, p["k"], str(p.timing), p.index, p["n"]) for p in panes]  # type: ignore[union-attr]
 
 
@@ -51,7 +51,7 @@ def test_results_are_panes_with_their_token(location: str) -> None:
         for m in (message(1), message(2), message(3, "b"), message(11)):
             op.add_message(m)
         panes = op.get_result()
-        assert told(panes) == [(0, "a", "ON_TIME", 0, 2), (0, "b", "ON_TIME", 0, 1)]
+        assert brief(panes) == [(0, "a", "ON_TIME", 0, 2), (0, "b", "ON_TIME", 0, 1)]
         assert {p.token for p in panes} == {wr.Token(op.job, op.last_commit)}
         assert str(panes[0]) == "[1970-01-01 00:00, 00:00:10)Z  a  ON_TIME #0  n=2 total=2"
 
@@ -111,14 +111,14 @@ def test_a_table_is_one_step(location: str) -> None:
     table = pa.table({"k": ["a", "b", "a"], "t": [1 * SECOND, 2 * SECOND, 25 * SECOND], "x": [1, 2, 3]})
     with define().open(location, clock=ManualClock()) as op:
         op.add_messages(table)
-        assert told(op.get_result()) == [(0, "a", "ON_TIME", 0, 1), (0, "b", "ON_TIME", 0, 1)]
+        assert brief(op.get_result()) == [(0, "a", "ON_TIME", 0, 1), (0, "b", "ON_TIME", 0, 1)]
 
 
 def test_drain_fires_everything_and_what_comes_later_is_late(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1))
         op.drain()
-        assert told(op.get_result()) == [(0, "a", "ON_TIME", 0, 1)]
+        assert brief(op.get_result()) == [(0, "a", "ON_TIME", 0, 1)]
         op.add_message(message(2))
         assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
 
@@ -129,7 +129,7 @@ def test_an_explicit_watermark_moves_when_it_is_advanced(location: str) -> None:
         op.add_message(message(100))
         assert op.get_result() == []
         op.advance_watermark(datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC))
-        assert told(op.get_result()) == [(0, "a", "ON_TIME", 0, 1)]
+        assert brief(op.get_result()) == [(0, "a", "ON_TIME", 0, 1)]
 
 
 def test_periods_tick_by_the_clock_that_is_given(location: str) -> None:
@@ -139,7 +139,7 @@ def test_periods_tick_by_the_clock_that_is_given(location: str) -> None:
         assert op.get_result() == []
         clock.advance("10 seconds")
         op.timeout()
-        assert told(op.get_result()) == [(0, "a", "EARLY", 0, 1)]
+        assert brief(op.get_result()) == [(0, "a", "EARLY", 0, 1)]
 
 
 # -- positions ------------------------------------------------------------------------------------------------------
@@ -226,8 +226,8 @@ def test_after_the_end_of_time_no_id_is_left(location: str) -> None:
 def test_a_consumer_is_assigned_where_the_job_continues(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1, offset=41))
-        given = [TopicPartition("topic", 0), TopicPartition("topic", 1)]
-        offsets = {p.partition: p.offset for p in op.next_offsets(given)}
+        assigned = [TopicPartition("topic", 0), TopicPartition("topic", 1)]
+        offsets = {p.partition: p.offset for p in op.next_offsets(assigned)}
         assert offsets[0] == 42 and set(offsets) == {0, 1}
 
 
@@ -241,8 +241,8 @@ def test_windows_that_overlap_the_closed_range_are_given_in_order(location: str)
         op.add_message(message(12, "b"))
 
         def starts(*bounds: int) -> list[tuple[int, Any]]:
-            found = op.get_windows(*(b * SECOND for b in bounds))
-            return [(w.window.start_us // SECOND, w.key["k"]) for w in found]  # type: ignore[union-attr]
+            windows = op.get_windows(*(b * SECOND for b in bounds))
+            return [(w.window.start_us // SECOND, w.key["k"]) for w in windows]  # type: ignore[union-attr]
 
         assert starts() == [(0, "a"), (10, "a"), (10, "b"), (20, "a"), (30, "a")]
         assert starts(10, 20) == [(10, "a"), (10, "b"), (20, "a")]
@@ -259,8 +259,8 @@ def test_windows_that_overlap_the_closed_range_are_given_in_order(location: str)
             op.get_windows(1, 2, covering=1)  # type: ignore[arg-type]
 
         def covering(*bounds: int) -> list[tuple[int, Any]]:
-            found = op.get_windows(*(b * SECOND for b in bounds), covering=True)
-            return [(w.window.start_us // SECOND, w.key["k"]) for w in found]  # type: ignore[union-attr]
+            windows = op.get_windows(*(b * SECOND for b in bounds), covering=True)
+            return [(w.window.start_us // SECOND, w.key["k"]) for w in windows]  # type: ignore[union-attr]
 
         assert covering(12, 15) == covering(10, 19) == [(10, "a"), (10, "b")]
         assert covering(12, 20) == covering(9, 12) == []
@@ -273,10 +273,10 @@ def test_messages_between_two_bounds_both_included(location: str) -> None:
     with definition.open(location, clock=ManualClock()) as op:
         for i in range(6):
             op.add_message(message(i, "ab"[i % 2], i, offset=i))
-        found = op.get_messages((1 * SECOND, 1), (4 * SECOND, 4))
-        assert sorted(m.payload["x"] for m in found) == [1, 2, 3, 4]
+        kept = op.get_messages((1 * SECOND, 1), (4 * SECOND, 4))
+        assert sorted(m.payload["x"] for m in kept) == [1, 2, 3, 4]
         assert [m.payload["x"] for m in op.get_messages(key="b")] == [1, 3, 5]
-        assert found[0].position.source == "topic"
+        assert kept[0].position.source == "topic"
 
 
 def test_messages_of_an_operator_that_keeps_none_are_refused(location: str) -> None:
@@ -288,12 +288,12 @@ def test_messages_of_an_operator_that_keeps_none_are_refused(location: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("key", "told"), [({"z": 1}, "'z' is none of"), (("a", "b"), "has 2 values"), ((), "has 0 values")]
+    ("key", "error"), [({"z": 1}, "'z' is none of"), (("a", "b"), "has 2 values"), ((), "has 0 values")]
 )
-def test_a_key_that_the_operator_does_not_have_is_refused(location: str, key: Any, told: str) -> None:
+def test_a_key_that_the_operator_does_not_have_is_refused(location: str, key: Any, error: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(1))
-        with pytest.raises(e.ConfigurationError, match=told):
+        with pytest.raises(e.ConfigurationError, match=error):
             op.get_windows(key=key)
 
 
@@ -390,7 +390,7 @@ def test_a_function_is_a_sink(location: str) -> None:
         op.add_message(message(1))
         op.add_message(message(11))
     [(panes, token)] = got
-    assert told(panes) == [(0, "a", "ON_TIME", 0, 1)]
+    assert brief(panes) == [(0, "a", "ON_TIME", 0, 1)]
     assert token.commit == 1 and str(token) == f"{token.job}/1"
 
 

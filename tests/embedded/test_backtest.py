@@ -34,12 +34,12 @@ def messages(n: int, seed: int, key: str = "k") -> pa.Table:
 
 
 def count(**options: Any) -> wr.Aggregate:
-    given = {
+    arguments = {
         "window": wr.tumbling("10 seconds"),
         "retention": "1 minute",
         "agg": {"n": wr.count(), "x": wr.sum("x")},
     }
-    return wr.Aggregate(**{"by": "k", "event_time": "t", "name": "counts", **given, **options})
+    return wr.Aggregate(**{"by": "k", "event_time": "t", "name": "counts", **arguments, **options})
 
 
 PAIRS = wr.Join(
@@ -71,15 +71,15 @@ def recorded(definition: Any, frames: Mapping[str, pa.Table], folder: Path) -> p
         for second in range((last - T0_US) // SECOND_US + 1):
             clock.advance("1 second")
             low, high = T0_US + second * SECOND_US, T0_US + (second + 1) * SECOND_US
-            some = {
+            slices = {
                 name: table.filter(
                     (pa.compute.field("arrived") >= low) & (pa.compute.field("arrived") < high)
                 )
                 for name, table in frames.items()
             }
-            some = {name: table for name, table in some.items() if len(table)}
-            if some:
-                op.add_messages(some if definition.by_input else some[""])
+            slices = {name: table for name, table in slices.items() if len(table)}
+            if slices:
+                op.add_messages(slices if definition.by_input else slices[""])
             else:
                 op.timeout()
             published.append(op.result_table())
@@ -93,10 +93,10 @@ def test_a_recorded_job_and_its_backtest_emit_the_same_rows(name: str, tmp_path:
     definition = PLAIN[name]
     frames = {"a": messages(40, 1), "b": messages(40, 2)} if name == "a join" else {"": messages(50, 3)}
     rows = recorded(definition, frames, tmp_path)
-    found = definition.backtest(frames if definition.by_input else frames[""], arrived="arrived")
-    assert found.drop_columns("emitted_at").equals(rows)
+    replayed = definition.backtest(frames if definition.by_input else frames[""], arrived="arrived")
+    assert replayed.drop_columns("emitted_at").equals(rows)
     assert len(rows) > (1 if name == "a chain" else 8)
-    assert found["emitted_at"].to_pylist() == sorted(found["emitted_at"].to_pylist())
+    assert replayed["emitted_at"].to_pylist() == sorted(replayed["emitted_at"].to_pylist())
 
 
 def test_rows_have_the_end_of_the_commit_that_emits_them() -> None:

@@ -110,27 +110,27 @@ def fed(op: Embedded, clock: ManualClock, numbers: range) -> None:
     for at in range(numbers.start, numbers.stop, 10):
         clock.advance("10 seconds")
         for name in names:
-            some = [message(i) for i in range(at, min(at + 10, numbers.stop))]
-            for one in some[:4]:
+            batch = [message(i) for i in range(at, min(at + 10, numbers.stop))]
+            for one in batch[:4]:
                 op.add_message(one, name)
-            op.add_messages(some[4:], name)
+            op.add_messages(batch[4:], name)
         op.timeout()
 
 
 def kept(op: Embedded) -> dict[str, Any]:
     logic, kv = op.engine.logic, op.engine.shard.kv
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         cf: [one[0] if isinstance(one, tuple) else one for one in filed(kv, cf)] for cf in logic.message_cfs
     }
     for part in op.definition.parts:
         if "messages" in part.tables and logic.part(part.name).message_cfs:
             if isinstance(logic.part(part.name), BlockJoinOperator):
                 for cf in logic.part(part.name).message_cfs:
-                    del found[cf]  # those of several steps lie together
-            for given in part.inputs if part.by_input else (None,):
-                name = None if given is None else given.name
-                found[f"{part.name} {name}"] = op.get_messages(operator=part.name, input=name)
-    return found
+                    del state[cf]  # those of several steps lie together
+            for source in part.inputs if part.by_input else (None,):
+                name = None if source is None else source.name
+                state[f"{part.name} {name}"] = op.get_messages(operator=part.name, input=name)
+    return state
 
 
 def lose(location: Path) -> None:
@@ -141,7 +141,7 @@ def lose(location: Path) -> None:
 @pytest.mark.parametrize(("chain", "how"), ALL)
 def test_what_a_chain_lost_comes_back_and_continues_alike(chain: wr.Chain, how: type, tmp_path: Path) -> None:
     assert isinstance(chain.logic().refiling(), how)
-    clock, told = ManualClock(), []
+    clock, emitted = ManualClock(), []
     with chain.open(str(tmp_path / "whole"), clock=clock) as op:
         fed(op, clock, range(45))
         before = kept(op)
@@ -159,8 +159,8 @@ def test_what_a_chain_lost_comes_back_and_continues_alike(chain: wr.Chain, how: 
             assert kept(op) == before
             fed(op, clock, range(45, 60))
             op.drain()
-            told.append([str(row) for row in op.get_result()])
-    assert told[0] == told[1] and told[0]
+            emitted.append([str(row) for row in op.get_result()])
+    assert emitted[0] == emitted[1] and emitted[0]
 
 
 def test_a_chain_that_cannot_be_run_from_its_first_step_on_says_why(

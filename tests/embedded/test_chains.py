@@ -189,7 +189,7 @@ UNTAKEN: dict[str, tuple[Any, list[tuple[int, str, int]], tuple[int, int], int]]
 
 @pytest.mark.parametrize("name", UNTAKEN)
 def test_a_row_that_the_next_operator_cannot_take_is_a_dead_letter_of_it(name: str, tmp_path: Path) -> None:
-    first, messages, told, letters = UNTAKEN[name]
+    first, messages, message, letters = UNTAKEN[name]
     time = "t" if first is ONCE else "window_time"
     second = wr.Aggregate(
         event_time=time, window=wr.tumbling("20 seconds"), agg=SHARES, retention="1 hour", name="second"
@@ -200,8 +200,8 @@ def test_a_row_that_the_next_operator_cannot_take_is_a_dead_letter_of_it(name: s
             driver.next_offsets()
             driver.restart()
         driver.drain()
-        assert [(p["rows"], p["share"]) for p in driver.check(dead_letters=True).panes] == [told, (1, 3)]
-        found = driver.check(dead_letters=True).dead_letters
-        assert [(one.reason, one.position.source) for one in found if one.position] == [
+        assert [(p["rows"], p["share"]) for p in driver.check(dead_letters=True).panes] == [message, (1, 3)]
+        dead = driver.check(dead_letters=True).dead_letters
+        assert [(one.reason, one.position.source) for one in dead if one.position] == [
             ("malformed", "first")
         ] * letters

@@ -105,8 +105,8 @@ def test_an_unmatched_row_waits_until_no_payment_can_come(tmp_path: Path) -> Non
         op.add_messages({n: [at(1)] for n in ("orders", "shipments")})
         for second in (9, 10, 10.5):
             op.add_messages({n: [at(second, k="b")] for n in INPUTS})
-            told = [r for r in rows(op, "k", "orders_t") if r[0] == "a"]
-            assert told == ([("a", 1)] if second == 10.5 else [])
+            unmatched = [r for r in rows(op, "k", "orders_t") if r[0] == "a"]
+            assert unmatched == ([("a", 1)] if second == 10.5 else [])
         assert op.dead_letters() == []
 
 
@@ -122,8 +122,8 @@ def test_late_messages_of_any_input_are_judged_by_the_join_that_takes_them(tmp_p
         assert op.dead_letters() == []
         for name in INPUTS:
             op.add_message(wr.Message(at(20).payload, wr.Position("y", 0, 0)), name)
-        found = [(d.reason, d.input, d.position.source) for d in op.dead_letters() if d.position]
-        assert found == [("too_late", name, "y") for name in INPUTS]
+        reasons = [(d.reason, d.input, d.position.source) for d in op.dead_letters() if d.position]
+        assert reasons == [("too_late", name, "y") for name in INPUTS]
 
 
 def test_the_watermark_is_the_minimum_over_all_inputs_that_are_not_static(tmp_path: Path) -> None:

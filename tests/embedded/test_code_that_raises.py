@@ -65,8 +65,8 @@ def test_a_reduction_that_raises_leaves_what_was_there(window: str, kept: bool, 
     with TestDriver(definition(window, "every batch", kept=kept), tmp_path) as driver:
         for v in (7, 5, 4, 0):
             driver.feed([row(1, v)])
-        told = [(p["n"], p["few"]) for p in driver.panes()]
-        assert (3, 12) in told and max(told) == (3, 12)
+        panes = [(p["n"], p["few"]) for p in driver.panes()]
+        assert (3, 12) in panes and max(panes) == (3, 12)
         letters = driver.dead_letters()
         assert {x.reason for x in letters} == {"aggregate_failed"}
         assert {x.position.offset for x in letters} == {2}
@@ -79,8 +79,8 @@ def test_a_message_that_would_make_one_session_of_two_does_not(tmp_path: Path) -
         driver.feed([row(0, 6), row(5, 6)])
         driver.feed([row(3, 1)])
         driver.feed([row(3, 0)])
-        told = [(p.kind.value, p.window.start_us // S, p["n"], p["few"]) for p in driver.panes()]
-        assert told == [
+        panes = [(p.kind.value, p.window.start_us // S, p["n"], p["few"]) for p in driver.panes()]
+        assert panes == [
             ("INSERT", 0, 1, 6), ("INSERT", 5, 1, 6),
             ("RETRACT", 0, 1, 6), ("RETRACT", 5, 1, 6), ("INSERT", 0, 3, 12),
         ]  # fmt: skip

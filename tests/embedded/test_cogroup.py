@@ -36,7 +36,7 @@ def payment(second: float, order: Any = 1, sum: Any = 4) -> dict[str, Any]:
     return {"at": int(second * S), "order": order, "sum": sum}
 
 
-def told(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
+def brief(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
     return [(p.window.start_us // S, p.key["id"], p["n"], p["spent"], p["paid"]) for p in panes]  # type: ignore[union-attr]
 
 
@@ -46,9 +46,9 @@ def test_each_input_has_aggregations_keys_and_times_of_its_own(tmp_path: Path) -
         op.add_message(payment(12, 3, 7), "paid")
         assert op.get_result() == []  # the orders may still be of any time
         op.add_message(order(15, 3), "orders")
-        assert told(op.get_result()) == [(0, 1, 3, 10, 8), (0, 2, 1, 10, 0)]
+        assert brief(op.get_result()) == [(0, 1, 3, 10, 8), (0, 2, 1, 10, 0)]
         op.drain()
-        assert told(op.get_result())[2:] == [(10, 3, 2, 10, 7)]
+        assert brief(op.get_result())[2:] == [(10, 3, 2, 10, 7)]
 
 
 def test_its_watermark_is_the_earliest_of_those_of_its_inputs(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_an_input_does_not_let_pass_is_nothing_but_time(tmp_path: Path) -> 
     with TestDriver(accounts(inputs=(ORDERS, paid)), tmp_path) as driver:
         driver.feed({"orders": [order(1)], "paid": [payment(2), payment(3, sum=-4)]})
         driver.feed({"orders": [order(31)], "paid": [payment(30, 7, sum=0)]})
-        assert told(driver.panes()) == [(0, 1, 2, 10, 4)]  # the watermark came to 30 with what did not pass
+        assert brief(driver.panes()) == [(0, 1, 2, 10, 4)]  # the watermark came to 30 with what did not pass
         driver.feed({"paid": [payment(5, sum=-1)]})
         driver.restart()
         driver.check(dead_letters=True)
@@ -81,7 +81,7 @@ def test_a_message_is_known_by_its_ids_within_its_input_and_key(tmp_path: Path) 
         driver.feed({"orders": [{**order(1), "no": 7}, {**order(3), "no": 8}, {**order(2, 5), "no": 7}]})
         driver.feed({"paid": [{**payment(4), "no": None}, {**payment(2), "no": 7}]})
         driver.drain()
-        assert told(driver.panes()) == [(0, 1, 3, 20, 4), (0, 5, 1, 10, 0)]
+        assert brief(driver.panes()) == [(0, 1, 3, 20, 4), (0, 5, 1, 10, 0)]
         assert [(x.input, x.reason) for x in driver.dead_letters()] == [("paid", "malformed")]
         driver.check(dead_letters=True)
 
@@ -95,7 +95,7 @@ def test_an_idle_input_holds_nobody_back_and_late_is_who_lags_all(tmp_path: Path
         assert driver.op.watermark == 2 * S
         driver.advance_clock(6 * S)
         driver.timeout()
-        assert driver.op.watermark == 31 * S and told(driver.panes()) == [(0, 1, 2, 10, 4)]
+        assert driver.op.watermark == 31 * S and brief(driver.panes()) == [(0, 1, 2, 10, 4)]
         driver.feed({"paid": [payment(3, sum=9)]})
         [letter] = driver.check(dead_letters=True).dead_letters
         assert letter.reason == "too_late"
@@ -129,7 +129,7 @@ def test_a_message_on_which_an_expression_of_its_input_raises_does_not_count(tmp
     with TestDriver(definition, tmp_path) as driver:
         driver.feed({"orders": [order(1)], "paid": [payment(1, sum=0), payment(2, sum=50)]})
         driver.drain()
-        assert told(driver.panes()) == [(0, 1, 2, 10, 2)]
+        assert brief(driver.panes()) == [(0, 1, 2, 10, 2)]
         [letter] = driver.check(dead_letters=True).dead_letters
         assert letter.reason == "malformed"
 
@@ -140,7 +140,7 @@ def test_rows_of_other_inputs_are_null_to_an_expression_whatever_it_makes_of_nul
     with TestDriver(definition, tmp_path) as driver:
         driver.feed({"orders": [order(1), order(2)], "paid": [payment(1, sum=None), payment(2)]})
         driver.drain()
-        assert told(driver.panes()) == [(0, 1, 4, 2, 1)]
+        assert brief(driver.panes()) == [(0, 1, 4, 2, 1)]
         driver.check(dead_letters=True)
 
 
@@ -212,7 +212,7 @@ def test_messages_are_asked_for_by_input_and_explained_by_input(tmp_path: Path) 
         assert state.messages_table(input="paid").column("sum").to_pylist() == [4]
         assert state.windows_table().column("first").to_pylist()[0]["source"] == ""
         [why] = state.explain(0)
-        assert {name: len(found) for name, found in why.inputs.items()} == {"orders": 2, "paid": 1}
+        assert {name: len(positions) for name, positions in why.inputs.items()} == {"orders": 2, "paid": 1}
         assert [touch.messages for touch in why.commits] == [3] and why.complete
 
 
@@ -250,7 +250,7 @@ def test_equal_keys_of_different_types_are_one_key_and_what_has_no_common_type_i
     with accounts().open(str(tmp_path / "a"), clock=ManualClock(), schema=schema) as op:
         op.add_messages({"orders": [order(1)], "paid": [payment(3, 1.0)]})
         op.drain()
-        assert told(op.get_result()) == [(0, 1.0, 2, 10, 4)]
+        assert brief(op.get_result()) == [(0, 1.0, 2, 10, 4)]
     both = schema | {"paid": pa.schema([("at", pa.int64()), ("order", pa.string()), ("sum", pa.int64())])}
     with pytest.raises(
         e.TypeClash, match=r"'order' of input 'paid' .* is string, and int32 in input 'orders'"
@@ -304,7 +304,7 @@ def test_next_to_another_operator_they_share_an_input(tmp_path: Path) -> None:
     with wr.open([accounts(), alone], str(tmp_path), clock=ManualClock()) as op:
         op.add_messages({"orders": [order(1)], "paid": [payment(3), payment(4)]})
         op.drain()
-        assert told(op.get_result("cogroup")) == [(0, 1, 3, 10, 8)]
+        assert brief(op.get_result("cogroup")) == [(0, 1, 3, 10, 8)]
         assert [p["n"] for p in op.get_result("alone")] == [2]
 
 
@@ -438,11 +438,11 @@ def test_a_class_of_the_users_makes_one_state_of_several_inputs(tmp_path: Path, 
         driver.restart()
         driver.feed({"paid": [payment(4), {**payment(2, 7), "fee": 3}], "orders": [order(5)]})
         driver.drain()
-        told = [(p.key["id"], p.timing, p["owed"]) for p in driver.panes()]
+        panes = [(p.key["id"], p.timing, p["owed"]) for p in driver.panes()]
         later = [(1, "EARLY", 24), (7, "EARLY", 2), (1, "ON_TIME", 24), (7, "ON_TIME", 2)]
         if mode == "discarding":
             later = [(1, "EARLY", 6), (7, "EARLY", 2), (1, "ON_TIME", 0), (7, "ON_TIME", 0)]
-        assert told == [(1, "EARLY", 18), *later]
+        assert panes == [(1, "EARLY", 18), *later]
         driver.check(dead_letters=True)
 
 
@@ -458,7 +458,7 @@ def test_a_message_on_which_a_method_raises_is_a_letter_of_its_input(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("build", "says"),
     [
         (lambda: Owed("amount"), r"owed\('amount'\): give orders=..., paid=..."),
         (lambda: Owed(orders="amount"), "give orders=..., paid=..."),
@@ -477,6 +477,8 @@ def test_a_message_on_which_a_method_raises_is_a_letter_of_its_input(tmp_path: P
         (lambda: wr.aggregate_function(name="x", returns=pa.int64())(type("X", (), {"add_a": len})), "lacks initial, merge"),
     ],
 )  # fmt: skip
-def test_what_a_class_over_several_inputs_is_not_given_is_refused(made: Callable[[], Any], says: str) -> None:
+def test_what_a_class_over_several_inputs_is_not_given_is_refused(
+    build: Callable[[], Any], says: str
+) -> None:
     with pytest.raises(e.BadAggregate, match=says):
-        made()
+        build()

@@ -52,9 +52,9 @@ def sale(t: int, price: int, k: str = "a") -> dict[str, Any]:
 
 def shown(op: Any) -> list[tuple[Any, ...]]:
     """(kind, how many clicks, price) of what was told since the last call."""
-    told = [(r.kind.value, r.values.get("n"), r.values.get("price")) for r in op.get_result()]
+    panes = [(r.kind.value, r.values.get("n"), r.values.get("price")) for r in op.get_result()]
     op.flush()
-    return told
+    return panes
 
 
 def test_a_pair_is_removed_with_the_row_that_made_it_and_comes_with_the_one_in_its_place(
@@ -91,12 +91,12 @@ def test_who_loses_all_partners_is_alone_again(how: Any, tmp_path: Path) -> None
     with wr.chain(counts(), by_n, join).open(str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages([sale(15 if how == "asof" else 5, 1)], "sales")
         op.add_messages([click(1)], "clicks")
-        told = [(r.kind.value, r.values.get("keys")) for r in op.get_result()]
-        assert told == ([] if how in ("anti", "asof") else [("INSERT", None if how == "semi" else 1)])
+        panes = [(r.kind.value, r.values.get("keys")) for r in op.get_result()]
+        assert panes == ([] if how in ("anti", "asof") else [("INSERT", None if how == "semi" else 1)])
         op.flush()
         op.add_messages([click(2)], "clicks")
-        told = [(r.kind.value, r.values.get("keys")) for r in op.get_result()]
-        assert told == ([] if how in ("anti", "asof") else [("RETRACT", None if how == "semi" else 1)])
+        panes = [(r.kind.value, r.values.get("keys")) for r in op.get_result()]
+        assert panes == ([] if how in ("anti", "asof") else [("RETRACT", None if how == "semi" else 1)])
         op.flush()
         op.drain()
         alone = [(r.values.get("price"), r.values.get("keys"), r.timing.value) for r in op.get_result()]
@@ -126,10 +126,10 @@ def plain(value: Any) -> Any:
     return instant_us(value) if isinstance(value, datetime) else value
 
 
-def standing(told: list[Any]) -> Counter[str]:
+def present(panes: list[Any]) -> Counter[str]:
     """Rows that were told and not taken back."""
     left: Counter[str] = Counter()
-    for row in told:
+    for row in panes:
         name = repr(sorted((n, plain(v)) for n, v in row.values.items() if v is not None))
         left[name] += 1 if row.kind.value == "INSERT" else -1
         assert left[name] >= 0, "taken back before it was told"
@@ -163,25 +163,25 @@ def test_what_is_current_in_the_end_is_the_join_of_what_is_current_before_it(dat
                     wr.Message(row, wr.Position(source.name, 0, n)) for n, row in enumerate(last)
                 ]
                 known[source.name] = before.columns
-        told = standing(job.sinks["joined"].panes)
+        current = present(job.sinks["joined"].panes)
     once = JoinOracle(join, {n: s for n, s in case.schema.items() if n in given_})
     for name, columns in known.items():
         once.know(name, columns)
     wanted = once.ingest(given_, 0, START_OF_TIME_US).rows + once.advance(END_OF_TIME_US, 0).rows
-    assert told == standing(wanted)
+    assert current == present(wanted)
 
 
-def last_of(told: list[Any]) -> list[Any]:
+def last_of(panes: list[Any]) -> list[Any]:
     """Return the current rows: panes by key and window, other rows by their values."""
     left: dict[str, list[Any]] = defaultdict(list)
-    for row in told:
+    for row in panes:
         pane = isinstance(row, wr.Pane)
         name = repr((row.window, row.key) if pane else row.values)
         if row.kind.value == "RETRACT" or pane:
             del left[name][:1]
         if row.kind.value == "INSERT":
             left[name].append(row)
-    return [row for some in left.values() for row in some]
+    return [row for rows in left.values() for row in rows]
 
 
 def test_a_row_that_takes_back_what_is_not_kept_is_a_dead_letter() -> None:
@@ -198,9 +198,9 @@ def test_a_row_that_takes_back_what_is_not_kept_is_a_dead_letter() -> None:
         "__offset": 1,
         "__ordinal": 0,
     }
-    result = logic.ingest(kv, {"counts": pa.Table.from_pylist([row])}, 0)
-    assert result.dead is not None and not result.panes
-    assert result.dead.column("detail").to_pylist() == ["what it takes back is not kept"]
+    step = logic.ingest(kv, {"counts": pa.Table.from_pylist([row])}, 0)
+    assert step.dead is not None and not step.panes
+    assert step.dead.column("detail").to_pylist() == ["what it takes back is not kept"]
 
 
 def test_state_of_rows_that_are_taken_back_is_not_opened_where_none_are(tmp_path: Path) -> None:

@@ -149,13 +149,13 @@ def over_final(panes: list[Pane], second: wr.Aggregate) -> dict[Any, Any]:
             name = ledger_key({b: row[b] for b in second.by}, window)
             cells.setdefault(name, []).append(Row(0, wr.Position("", 0, n), row, ()))
     return {
-        name: {alias: evaluated(aggregation, some) for alias, aggregation in second.agg.items()}
-        for name, some in cells.items()
+        name: {alias: evaluated(aggregation, column) for alias, aggregation in second.agg.items()}
+        for name, column in cells.items()
     }
 
 
-def evaluated(aggregation: Any, some: list[Row]) -> Any:
-    kept = [r for r in some if aggregation.condition is None or (r.payload["n"] or 0) > 1]
+def evaluated(aggregation: Any, rows: list[Row]) -> Any:
+    kept = [r for r in rows if aggregation.condition is None or (r.payload["n"] or 0) > 1]
     made = [Row(0, r.position, r.payload, tuple(r.payload[c] for c in aggregation.columns)) for r in kept]
     return evaluate(aggregation, made)
 
@@ -181,15 +181,15 @@ def test_the_last_results_are_those_over_the_last_results_before(data: st.DataOb
                 job.act(kind, value)
         job.driver.drain()
         job.check()
-        told = [job.sinks[part.name].panes for part in chain.parts]
+        emitted = [job.sinks[part.name].panes for part in chain.parts]
     if late != sorted(late):
         return  # the oracle has said what is right
-    for (before, after), part in zip(itertools.pairwise(told), chain.parts[1:], strict=True):
-        wanted, found = over_final(final(before), part), ledger(after)
-        assert wanted.keys() == found.keys()
+    for (before, after), part in zip(itertools.pairwise(emitted), chain.parts[1:], strict=True):
+        wanted, current = over_final(final(before), part), ledger(after)
+        assert wanted.keys() == current.keys()
         for name, values in wanted.items():
             for alias, value in values.items():
-                assert near(found[name][alias], value), (name, alias)
+                assert near(current[name][alias], value), (name, alias)
 
 
 def near(a: Any, b: Any) -> bool:

@@ -43,7 +43,7 @@ def shown(panes: list[Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-class Told:
+class NewPanes:
     """Return the rows that each step emitted."""
 
     def __init__(self, driver: TestDriver) -> None:
@@ -57,17 +57,17 @@ class Told:
 
 def test_a_session_falls_apart_where_the_message_that_is_removed_held_it_together(tmp_path: Path) -> None:
     with TestDriver(large(), tmp_path) as driver:
-        told = Told(driver)
+        emitted = NewPanes(driver)
         driver.feed([order(0, 5), order(8, 1), order(16, 7)])
-        assert told() == [("INSERT", "EARLY", 0, 27, 0, 3)]
+        assert emitted() == [("INSERT", "EARLY", 0, 27, 0, 3)]
         driver.feed([order(8, -1)])  # its sum is 0 now, so it is none of them
-        assert told() == [
+        assert emitted() == [
             ("RETRACT", "EARLY", 0, 27, 0, 3),
             ("INSERT", "EARLY", 0, 11, 1, 1),
             ("INSERT", "EARLY", 16, 27, 1, 1),
         ]
         driver.feed([order(8, 2)])
-        assert told()[-1] == ("INSERT", "EARLY", 0, 27, 2, 3)
+        assert emitted()[-1] == ("INSERT", "EARLY", 0, 27, 2, 3)
         driver.check(dead_letters=True)
 
 
@@ -75,19 +75,19 @@ def test_a_session_whose_last_message_is_removed_ends_earlier_and_the_last_one_t
     tmp_path: Path,
 ) -> None:
     with TestDriver(large(emit=wr.Emit(early=wr.every_batch, mode="retracting")), tmp_path) as driver:
-        told = Told(driver)
+        emitted = NewPanes(driver)
         driver.feed([order(0, 5), order(8, 1)])
         driver.feed([order(8, -1)])
-        assert told() == [
+        assert emitted() == [
             ("INSERT", "EARLY", 0, 19, 0, 2),
             ("RETRACT", "EARLY", 0, 19, 0, 2),
             ("INSERT", "EARLY", 0, 11, 1, 1),
         ]
         driver.feed([order(0, -5)])
-        assert told() == [("RETRACT", "EARLY", 0, 11, 1, 1)]
+        assert emitted() == [("RETRACT", "EARLY", 0, 11, 1, 1)]
         assert driver.op.get_windows() == [] and ledger(driver.committed_panes(), grows=True) == {}
         driver.feed([order(0, 3)])
-        assert told() == [("INSERT", "EARLY", 0, 11, 2, 1)]  # a window is not told twice under one number
+        assert emitted() == [("INSERT", "EARLY", 0, 11, 2, 1)]  # a window is not told twice under one number
         driver.check(dead_letters=True)
 
 
@@ -102,10 +102,10 @@ def test_a_session_that_waits_for_a_delay_may_be_left_without_messages(tmp_path:
 
 def test_what_is_current_in_place_of_another_at_the_same_time_moves_no_session(tmp_path: Path) -> None:
     with TestDriver(large(), tmp_path) as driver:
-        told = Told(driver)
+        emitted = NewPanes(driver)
         driver.feed([order(0, 5), order(8, 1), order(16, 7)])
         driver.feed([order(8, 2)])
-        assert told()[1:] == [("INSERT", "EARLY", 0, 27, 1, 3)]
+        assert emitted()[1:] == [("INSERT", "EARLY", 0, 27, 1, 3)]
         assert driver.committed_panes()[-1]["all"] == [5, 7, 3]  # in the order in which they came
         driver.check(dead_letters=True)
 
@@ -137,17 +137,17 @@ def test_a_part_that_ended_before_it_was_apart_is_emitted_at_once(
     """Nobody would look at it any more: its end is behind the watermark."""
     lateness = None if emit.drop_late else "0 seconds"
     with TestDriver(large(emit=emit, allowed_lateness=lateness), tmp_path) as driver:
-        told = Told(driver)
+        emitted = NewPanes(driver)
         driver.feed([order(0, 5), order(9, 1), order(18, 7)])
         driver.advance_watermark(12 * S)
         driver.feed([order(9, -1)])
         if timing == "ON_TIME":
-            assert told() == [("INSERT", timing, 0, 11, 0, 1)]
+            assert emitted() == [("INSERT", timing, 0, 11, 0, 1)]
             assert driver.committed_panes()[-1].is_last
         else:
-            assert told() == [("INSERT", timing, 0, 11, 0, 1)]
+            assert emitted() == [("INSERT", timing, 0, 11, 0, 1)]
         driver.drain()
-        assert told() == [("INSERT", timing, 18, 29, 0, 1)]
+        assert emitted() == [("INSERT", timing, 18, 29, 0, 1)]
         driver.check(dead_letters=True)
 
 
@@ -155,10 +155,10 @@ def test_a_message_of_a_session_that_is_closed_cannot_be_taken_back(tmp_path: Pa
     with TestDriver(large(allowed_lateness="5 seconds"), tmp_path) as driver:
         driver.feed([order(0, 5), order(40, 5)])
         driver.advance_watermark(30 * S)
-        told = Told(driver)
-        told()
+        emitted = NewPanes(driver)
+        emitted()
         driver.feed([order(0, -5)])
-        assert told() == [] and [x.reason for x in driver.dead_letters()] == ["too_late"]
+        assert emitted() == [] and [x.reason for x in driver.dead_letters()] == ["too_late"]
         driver.check(dead_letters=True)
 
 

@@ -26,7 +26,7 @@ def message(second: int | None, key: str = "a") -> wr.Message:
     return wr.Message({"k": key, "t": None if second is None else second * SECOND})
 
 
-class Letters:
+class DeadLetterSink:
     """Takes dead letters, or refuses them while it is told to."""
 
     def __init__(self, refuses: bool = False) -> None:
@@ -46,7 +46,7 @@ class Dies(BaseException):
 
 
 def test_letters_that_were_refused_after_the_panes_were_out_are_asked_for_again(tmp_path: Path) -> None:
-    panes, letters = wr.sinks.parquet(str(tmp_path / "out")), Letters(refuses=True)
+    panes, letters = wr.sinks.parquet(str(tmp_path / "out")), DeadLetterSink(refuses=True)
     with DEFINITION.open(str(tmp_path / "job"), clock=ManualClock(), sink=panes, dead_letters=letters) as op:
         op.add_message(message(1))
         op.add_message(message(None))
@@ -63,9 +63,9 @@ def test_letters_that_were_refused_after_the_panes_were_out_are_asked_for_again(
 def test_a_life_that_ends_between_panes_and_letters_leaves_the_letters_to_the_next(
     tmp_path: Path, dies: bool
 ) -> None:
-    panes, letters = wr.sinks.parquet(str(tmp_path / "out")), Letters()
+    panes, letters = wr.sinks.parquet(str(tmp_path / "out")), DeadLetterSink()
 
-    class Ends(Letters):
+    class Ends(DeadLetterSink):
         def publish(self, token: wr.Token, panes: Any) -> None:
             raise Dies if dies else ConnectionError("full")
 
@@ -83,7 +83,7 @@ def test_a_life_that_ends_between_panes_and_letters_leaves_the_letters_to_the_ne
 
 
 def test_flush_does_not_acknowledge_what_a_sink_refuses(tmp_path: Path) -> None:
-    sink = Letters(refuses=True)
+    sink = DeadLetterSink(refuses=True)
     with DEFINITION.open(str(tmp_path / "job"), clock=ManualClock(), sink=sink) as op:
         op.add_message(message(1))
         op.flush()
@@ -94,7 +94,7 @@ def test_flush_does_not_acknowledge_what_a_sink_refuses(tmp_path: Path) -> None:
 
 
 def test_letters_need_no_sink_of_panes(tmp_path: Path) -> None:
-    letters = Letters()
+    letters = DeadLetterSink()
     with DEFINITION.open(str(tmp_path / "job"), clock=ManualClock(), dead_letters=letters) as op:
         for second in (1, None, 2, None):
             op.add_message(message(second))
@@ -141,7 +141,7 @@ def test_what_is_no_sink_is_refused_before_anything_is_made(tmp_path: Path, bad:
 def test_flush_acknowledges_nothing_that_an_interrupted_call_has_not_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    letters = Letters()
+    letters = DeadLetterSink()
     options = {"sink": wr.sinks.memory(), "dead_letters": letters}
     with DEFINITION.open(str(tmp_path), clock=ManualClock(), **options) as op:
         op.add_message(message(None))
@@ -155,11 +155,11 @@ def test_flush_acknowledges_nothing_that_an_interrupted_call_has_not_given(
 
 
 def test_a_sink_that_has_taken_its_own_is_not_given_it_again_because_another_refuses(tmp_path: Path) -> None:
-    letters, given = Letters(refuses=True), list[int]()
+    letters, tokens = DeadLetterSink(refuses=True), list[int]()
     with DEFINITION.open(
         str(tmp_path / "job"),
         clock=ManualClock(),
-        sink=lambda panes, token: given.append(token.commit),
+        sink=lambda panes, token: tokens.append(token.commit),
         dead_letters=letters,
     ) as op:
         op.add_message(message(1))
@@ -170,13 +170,13 @@ def test_a_sink_that_has_taken_its_own_is_not_given_it_again_because_another_ref
                 op.timeout()
         letters.refuses = False
         op.timeout()
-        assert given == [1] and letters.got == [(1, "dead_letters", 1)]
+        assert tokens == [1] and letters.got == [(1, "dead_letters", 1)]
 
 
 def test_any_sink_takes_letters_also_a_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     got: list[Any] = []
     memory = wr.sinks.memory()
-    for i, sink in enumerate((lambda letters, token: got.extend(letters), memory, wr.sinks.console())):
+    for i, sink in enumerate((lambda dead, token: got.extend(dead), memory, wr.sinks.console())):
         with DEFINITION.open(str(tmp_path / f"job{i}"), clock=ManualClock(), dead_letters=sink) as op:
             op.add_message(message(None))
             op.timeout()

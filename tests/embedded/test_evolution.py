@@ -136,10 +136,10 @@ def test_a_definition_that_changed_otherwise_is_refused_and_shown_what_could_be_
         op.add_messages([row(1, 0)])
     with pytest.raises(DefinitionChanged) as refused:
         sums("n", "high", window=wr.tumbling("1 minute")).open(str(tmp_path))
-    told = str(refused.value)
-    assert "'high' has come, wr.max(multiply_checked(w, 2)): alone it could be opened" in told
-    assert "'total' has gone, wr.sum('v'): alone it could be opened" in told
-    assert "window was \"wr.tumbling('10 seconds')\"" in told and "not on this state" in told
+    error = str(refused.value)
+    assert "'high' has come, wr.max(multiply_checked(w, 2)): alone it could be opened" in error
+    assert "'total' has gone, wr.sum('v'): alone it could be opened" in error
+    assert "window was \"wr.tumbling('10 seconds')\"" in error and "not on this state" in error
 
 
 def test_an_aggregate_that_keeps_messages_grows_as_well(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_what_has_come_is_computed_from_kept_messages_and_corrected(tmp_path: Pa
         driver.restart(after.recomputing())
         driver.advance_clock(S)
         driver.timeout()
-        told = [(p.window.start_us // S, p.timing.value, p.kind.value, p.values) for p in driver.panes()]
+        panes = [(p.window.start_us // S, p.timing.value, p.kind.value, p.values) for p in driver.panes()]
         wanted = [
             (0, "LATE", "INSERT", {"middle": 1.5, "total": 3, "n": 2}),
             (10, "EARLY", "INSERT", {"middle": 11.0, "total": 11, "n": 1}),
@@ -173,7 +173,7 @@ def test_what_has_come_is_computed_from_kept_messages_and_corrected(tmp_path: Pa
             backs = [(0, "LATE", "RETRACT", {"middle": 1.5, "total": None, "n": None}),
                      (10, "EARLY", "RETRACT", {"middle": 11.0, "total": None, "n": None})]  # fmt: skip
             wanted = [backs[0], wanted[0], backs[1], wanted[1]]
-        assert told == wanted
+        assert panes == wanted
         driver.restart()
         driver.advance_clock(S)
         driver.timeout()
@@ -253,8 +253,10 @@ def test_of_a_chain_it_is_said_which_change_could_be_opened(tmp_path: Path) -> N
         op.add_messages([row(1, 0)])
     with pytest.raises(DefinitionChanged) as refused:
         chained(("n", "total"), {"n": wr.avg("n")}).open(str(tmp_path))
-    told = str(refused.value)
-    assert "'second':" in told and "'n' was wr.sum('n'), and is wr.avg('n'): give the new one a name" in told
+    error = str(refused.value)
+    assert (
+        "'second':" in error and "'n' was wr.sum('n'), and is wr.avg('n'): give the new one a name" in error
+    )
     with pytest.raises(
         DefinitionChanged, match=r"'first':\n  - 'total' has come.*alone it could be opened\n  - window was"
     ):
@@ -286,7 +288,7 @@ def test_a_window_of_messages_has_what_has_come_when_it_has_seen_all_of_them(
 def test_sessions_from_before_have_null_for_what_has_come_unless_it_is_computed(
     recompute: bool, tmp_path: Path
 ) -> None:
-    def told() -> list[tuple[Any, ...]]:
+    def emitted_rows() -> list[tuple[Any, ...]]:
         return [(p.kind.value, p.window.start_us // S, p["total"], p["middle"]) for p in driver.panes()]  # type: ignore[union-attr]
 
     window = wr.session("10 seconds")
@@ -300,7 +302,7 @@ def test_sessions_from_before_have_null_for_what_has_come_unless_it_is_computed(
             ("RETRACT", 1, None, 1), ("INSERT", 1, 1, 1), ("RETRACT", 20, None, 20), ("INSERT", 20, 20, 20)
         ]  # fmt: skip
         parts, whole = ((1, 20), 32) if recompute else ((None, None), None)
-        assert told() == [
+        assert emitted_rows() == [
             *(corrected if recompute else []),
             ("RETRACT", 1, parts[0], 1), ("RETRACT", 20, parts[1], 20), ("INSERT", 1, whole, 11),
             ("INSERT", 40, 40, 40),
@@ -311,7 +313,7 @@ def test_sessions_from_before_have_null_for_what_has_come_unless_it_is_computed(
 def test_operators_side_by_side_grow_each_by_itself(tmp_path: Path) -> None:
     """Also where it is computed of kept messages."""
 
-    def told(op: Any, name: str) -> list[dict[str, Any]]:
+    def emitted_rows(op: Any, name: str) -> list[dict[str, Any]]:
         return [pane.values for pane in op.get_result(name) if pane.kind.value == "INSERT"]
 
     before = [sums("middle", name="tens"), sums("n", name="visits", window=wr.session("10 seconds"))]
@@ -321,11 +323,11 @@ def test_operators_side_by_side_grow_each_by_itself(tmp_path: Path) -> None:
     ]
     with wr.open(before, str(tmp_path), clock=ManualClock(0)) as op:
         op.add_messages([row(1, 0), row(2, 1)])
-        assert told(op, "tens") == [{"middle": 1.5}] and told(op, "visits") == [{"n": 2}]
+        assert emitted_rows(op, "tens") == [{"middle": 1.5}] and emitted_rows(op, "visits") == [{"n": 2}]
     with wr.open(after, str(tmp_path), clock=ManualClock(0), recompute=True) as op:
         op.add_messages([row(3, 2), row(31, 3)])
-        assert told(op, "tens")[-2:] == [{"middle": 2.0, "total": 6}, {"middle": 31.0, "total": 31}]
-        assert told(op, "visits")[-2:] == [{"n": 3, "total": None}, {"n": 1, "total": 31}]
+        assert emitted_rows(op, "tens")[-2:] == [{"middle": 2.0, "total": 6}, {"middle": 31.0, "total": 31}]
+        assert emitted_rows(op, "visits")[-2:] == [{"n": 3, "total": None}, {"n": 1, "total": 31}]
     assert wr.read_state(str(tmp_path)).get_windows(operator="visits")[0].values == {"n": 3, "total": None}
 
 
@@ -351,11 +353,11 @@ def test_what_comes_to_several_inputs_is_computed_of_the_messages_of_its_own(tmp
         driver.timeout()
         driver.feed({"o": [row(11, 2, w=4)]})
         driver.advance_event_time(20 * S)
-        told = driver.check(dead_letters=True).panes
+        panes = driver.check(dead_letters=True).panes
     first = {"middle": 1.5, "came": 1, "total": 3, "high": 1, "n": 3, "paid": None, "other": None}
     second = {"middle": 11.0, "came": 0, "total": 11, "high": 1, "n": 1, "paid": 0, "other": 4}
-    assert {p.window.start_us: p.values for p in told} == {0: first, 10 * S: second}
-    assert [(p.kind.value, p["middle"]) for p in told[:3]] == [
+    assert {p.window.start_us: p.values for p in panes} == {0: first, 10 * S: second}
+    assert [(p.kind.value, p["middle"]) for p in panes[:3]] == [
         ("INSERT", 1.5),
         ("RETRACT", 1.5),
         ("INSERT", 1.5),
@@ -447,12 +449,12 @@ def test_an_aggregation_that_needs_messages_cannot_come_where_none_are_kept(tmp_
         op.add_messages([row(1, 0)])
     with pytest.raises(DefinitionChanged) as refused:
         sums("n", "total", "middle").open(str(tmp_path))
-    told = str(refused.value)
+    error = str(refused.value)
     assert (
         "'middle' has come, wr.median('v'): it needs every message of a window, and this state keeps none"
-        in told
+        in error
     )
-    assert "'total' has come, wr.sum('v'): alone it could be opened" in told and "design" not in told
+    assert "'total' has come, wr.sum('v'): alone it could be opened" in error and "design" not in error
 
 
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("10 seconds")])
@@ -553,9 +555,9 @@ def test_a_column_that_nothing_needed_for_a_while_stops_no_commit(tmp_path: Path
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-@pytest.mark.parametrize("beside", [{}, {"m": wr.median("v")}], ids=["", "messages are kept"])
+@pytest.mark.parametrize("extra", [{}, {"m": wr.median("v")}], ids=["", "messages are kept"])
 def test_what_is_taken_back_is_what_was_emitted_whatever_went_and_came_in_between(
-    tmp_path: Path, beside: dict[str, Any], one_by_one: bool
+    tmp_path: Path, extra: dict[str, Any], one_by_one: bool
 ) -> None:
     emitted = []
     for names, value in ((("hi", "s"), 4), (("hi",), 4), (("hi", "s"), 9)):
@@ -564,7 +566,7 @@ def test_what_is_taken_back_is_what_was_emitted_whatever_went_and_came_in_betwee
             by="k",
             event_time="t",
             window=wr.tumbling("1 hour"),
-            agg={**{name: agg[name] for name in names}, **beside},
+            agg={**{name: agg[name] for name in names}, **extra},
             retention="1 day",
             emit=wr.Emit(early=wr.every_batch, mode="retracting", only_if_changed=True),
         )
@@ -583,9 +585,9 @@ def test_what_is_taken_back_is_what_was_emitted_whatever_went_and_came_in_betwee
 @pytest.mark.parametrize(
     ("mode", "one_by_one"), [("accumulating", False), ("retracting", False), ("retracting", True)]
 )
-@pytest.mark.parametrize("beside", [{}, {"m": wr.median("v")}], ids=["", "messages are kept"])
+@pytest.mark.parametrize("extra", [{}, {"m": wr.median("v")}], ids=["", "messages are kept"])
 def test_what_is_taken_back_of_sessions_is_what_was_emitted_whatever_went_and_came_in_between(
-    tmp_path: Path, beside: dict[str, Any], one_by_one: bool, mode: Any
+    tmp_path: Path, extra: dict[str, Any], one_by_one: bool, mode: Any
 ) -> None:
     """In between a message of `a` changes nothing, none of `b` comes, and one of `c` changes what is emitted."""
     agg = {"hi": wr.max("v"), "s": wr.sum("v"), "big": wr.count().where(wr.col("v") > 5)}
@@ -603,7 +605,7 @@ def test_what_is_taken_back_of_sessions_is_what_was_emitted_whatever_went_and_ca
             by="k",
             event_time="t",
             window=wr.session("10 seconds"),
-            agg={**{name: agg[name] for name in names}, **beside},
+            agg={**{name: agg[name] for name in names}, **extra},
             retention="1 day",
             watermark=wr.explicit(),
             emit=wr.Emit(early=wr.every_batch, mode=mode, only_if_changed=True),

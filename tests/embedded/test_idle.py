@@ -51,7 +51,7 @@ def test_an_idle_job_makes_no_commits_and_no_files(tmp_path: Path) -> None:
         assert op.last_commit == commits + 1
 
 
-class Given:
+class Batches:
     """A sink that cannot say what it has."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Given:
 
 
 def test_what_a_sink_was_given_is_noted_by_the_next_tick(tmp_path: Path) -> None:
-    clock, sink = ManualClock(0), Given()
+    clock, sink = ManualClock(0), Batches()
     for _ in range(3):
         with definition(emit=wr.Emit(early=wr.every_batch)).open(str(tmp_path), clock=clock, sink=sink) as op:
             if not op.last_commit:
@@ -77,15 +77,15 @@ def panes_of(folder: Path, **more: Any) -> list[str]:
     """Run a job with a heartbeat each second, and return its panes with their times."""
     clock = ManualClock(0)
     with definition(**more).open(str(folder), clock=clock) as op:
-        told = []
+        panes = []
         for second in range(90):
             clock.advance("1 second")
             if second % 37 in (3, 4, 5):
                 op.add_message(message(second))
             op.timeout()
-            told += [repr((second, p.window, p.timing, p.index, p.values, p.kind)) for p in op.get_result()]
+            panes += [repr((second, p.window, p.timing, p.index, p.values, p.kind)) for p in op.get_result()]
             op.flush()
-    return told
+    return panes
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ S = 1_000_000
 
 def joined(how: str = "left", **options: Any) -> wr.Join:
     left, right = (wr.Input(name, event_time="t", watermark=wr.explicit()) for name in ("left", "right"))
-    given = {
+    arguments = {
         **{"left": left, "right": right, "on": "k", "within": ("-5 seconds", "5 seconds")},
         **{"allowed_lateness": "0 seconds", "how": how},
     }
-    return wr.Join(**{**given, **options})
+    return wr.Join(**{**arguments, **options})
 
 
 def row(t: int, k: Any, **columns: Any) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def test_declared_columns_are_called_the_same_whatever_comes_first(
 def test_a_message_with_a_column_that_cannot_be_is_a_dead_letter_and_alone(
     name: str, itself: bool, tmp_path: Path
 ) -> None:
-    given = wr.Input("left", event_time="t", watermark=wr.explicit())
-    driver = TestDriver(joined(**({"left": given, "right": given} if itself else {})), tmp_path)
+    left = wr.Input("left", event_time="t", watermark=wr.explicit())
+    driver = TestDriver(joined(**({"left": left, "right": left} if itself else {})), tmp_path)
     driver.feed([row(1, 1, v=1)], "left")
     if not itself:
         driver.feed([row(1, 1, v=1)], "right")

@@ -64,24 +64,24 @@ def fed(op: Embedded, clock: ManualClock, numbers: range) -> None:
     for at in range(numbers.start, numbers.stop, 10):
         clock.advance("10 seconds")
         for name in [i.name for i in op.definition.inputs]:
-            some = [message(name, i) for i in range(at, min(at + 10, numbers.stop))]
-            for one in some[:4]:
+            batch = [message(name, i) for i in range(at, min(at + 10, numbers.stop))]
+            for one in batch[:4]:
                 op.add_message(one, name)
-            op.add_messages(some[4:], name)
+            op.add_messages(batch[4:], name)
         op.timeout()
 
 
 def kept(op: Embedded) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {
+    state: dict[str, list[Any]] = {
         c: list(op.engine.shard.kv.scan(c)) for c in op.engine.logic.cfs() if c != "join.aux"
     }
-    for cf in [c for c in found if c.endswith(".messages")]:
-        found[cf] = [key for key, _ in found[cf]]  # values may be of later types
+    for cf in [c for c in state if c.endswith(".messages")]:
+        state[cf] = [key for key, _ in state[cf]]  # values may be of later types
         if isinstance(op.engine.logic, BlockJoinOperator):
-            found[cf] = []  # those of several steps lie together
+            state[cf] = []  # those of several steps lie together
     for i in op.definition.inputs:
-        found[i.name] = [(m.position, dict(m.payload)) for m in op.get_messages(input=i.name)]
-    return found
+        state[i.name] = [(m.position, dict(m.payload)) for m in op.get_messages(input=i.name)]
+    return state
 
 
 def lose(location: Path) -> None:
@@ -91,7 +91,7 @@ def lose(location: Path) -> None:
 
 @pytest.mark.parametrize("definition", ALL)
 def test_what_comes_back_is_what_was_there_and_continues_alike(definition: wr.Join, tmp_path: Path) -> None:
-    clock, told = ManualClock(), []
+    clock, emitted = ManualClock(), []
     with definition.open(str(tmp_path / "whole"), clock=clock) as op:
         fed(op, clock, range(45))
         before = kept(op)
@@ -108,8 +108,8 @@ def test_what_comes_back_is_what_was_there_and_continues_alike(definition: wr.Jo
             assert kept(op) == before
             fed(op, clock, range(45, 60))
             op.drain()
-            told.append([(row.values, row.timing) for row in op.get_result()])
-    assert told[0] == told[1] and told[0]
+            emitted.append([(row.values, row.timing) for row in op.get_result()])
+    assert emitted[0] == emitted[1] and emitted[0]
 
 
 def test_a_source_that_lost_messages_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:

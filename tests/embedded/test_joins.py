@@ -40,7 +40,7 @@ def shipment(second: float, id: Any = 1, offset: int | None = None, topic: str =
     return wr.Message({"time": int(second * S), "id": id, "cost": second / 10}, position)
 
 
-def told(rows: list[wr.JoinedRow]) -> list[tuple[Any, ...]]:
+def brief(rows: list[wr.JoinedRow]) -> list[tuple[Any, ...]]:
     return [(r["id"], r["value"], r["cost"], str(r.timing)) for r in rows]
 
 
@@ -59,7 +59,7 @@ def test_messages_of_both_inputs_are_joined_as_they_come(location: str) -> None:
         op.add_message(shipment(4, 2), "shipments")
         op.add_message(order(2), input="orders")
         rows = op.get_result()
-        assert told(rows) == [(1, 1, 0.3, "EARLY"), (1, 2, 0.3, "EARLY")]
+        assert brief(rows) == [(1, 1, 0.3, "EARLY"), (1, 2, 0.3, "EARLY")]
         assert {r.token for r in rows} == {wr.Token(op.job, op.last_commit)}
         assert op.columns == ["id", "orders_time", "value", "shipments_time", "cost"]
         assert str(rows[0]).startswith("EARLY  id=1 ")
@@ -69,7 +69,7 @@ def test_messages_of_both_inputs_are_joined_as_they_come(location: str) -> None:
 def test_messages_of_both_inputs_can_be_one_step(location: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_messages({"shipments": [shipment(3), shipment(9)], "orders": [order(1)]})
-        assert told(op.get_result()) == [(1, 1, 0.3, "EARLY"), (1, 1, 0.9, "EARLY")]
+        assert brief(op.get_result()) == [(1, 1, 0.3, "EARLY"), (1, 1, 0.9, "EARLY")]
         [record] = op.engine.job.commits()
         assert [(step.kind, step.rows) for step in record.steps] == [("ingest", 3), ("advance", 0)]
 
@@ -93,8 +93,8 @@ def test_an_input_that_the_join_does_not_have_is_refused_naming_those_that_it_ha
 
 
 def test_a_stream_joins_itself_without_naming_its_input(location: str) -> None:
-    mine = wr.Input("orders", event_time="time")
-    with wr.Join(left=mine, right=mine, on="id", within=("1 second", "5 seconds")).open(location) as op:
+    orders = wr.Input("orders", event_time="time")
+    with wr.Join(left=orders, right=orders, on="id", within=("1 second", "5 seconds")).open(location) as op:
         for second in (1, 4, 9):
             op.add_message(order(second))
         assert [(r["left_value"], r["right_value"]) for r in op.get_result()] == [(1, 4), (4, 9)]
@@ -114,7 +114,7 @@ def test_tables_are_fed_with_positions_by_the_names_that_each_input_gives(locati
         with definition.open(location, clock=ManualClock()) as op:
             op.add_messages({"orders": orders, "shipments": shipments})
             op.add_messages(shipments.to_batches()[0], "shipments")
-            assert told(op.get_result()) == [(2, 2, 0.3, "EARLY")]
+            assert brief(op.get_result()) == [(2, 2, 0.3, "EARLY")]
             assert op.next_offsets() == {"orders": {("t", 3): 8}, "shipments": {("", 0): 42}}
             assert (op.counters["rows"], op.counters["replayed"]) == (3, 4 * n - 3)
 
@@ -195,7 +195,7 @@ def test_drain_emits_what_nobody_matched_and_what_comes_later_is_too_late(locati
         op.add_messages({"orders": [order(1)], "shipments": [shipment(2, 7)]})
         assert op.get_result() == []
         op.drain()
-        assert told(op.get_result()) == [(1, 1, None, "ON_TIME"), (7, None, 0.2, "ON_TIME")]
+        assert brief(op.get_result()) == [(1, 1, None, "ON_TIME"), (7, None, 0.2, "ON_TIME")]
         op.add_message(order(3), "orders")
         assert [letter.reason for letter in op.dead_letters()] == ["out_of_retention"]
 
@@ -212,7 +212,7 @@ def test_a_period_is_waited_for(location: str) -> None:
         location, clock=clock
     ) as op:
         op.timeout()
-        assert told(op.get_result()) == [(1, 1, 0.2, "EARLY")]
+        assert brief(op.get_result()) == [(1, 1, 0.2, "EARLY")]
 
 
 # -- watermark ------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_the_watermark_is_the_least_of_both_inputs(location: str) -> None:
         assert op.watermark == 95 * S
         assert op.get_result() == []
         op.add_message(order(130), "orders")
-        assert told(op.get_result()) == [(1, 100, None, "ON_TIME")]
+        assert brief(op.get_result()) == [(1, 100, None, "ON_TIME")]
 
 
 def test_an_input_that_is_idle_holds_nobody_back(location: str) -> None:
@@ -266,8 +266,8 @@ def test_messages_of_an_input_between_two_bounds_both_included(location: str) ->
         for n in range(6):
             op.add_message(order(n, n % 2, offset=n), "orders")
         op.add_message(shipment(3, 1, offset=9), "shipments")
-        found = op.get_messages((1 * S, 1), (4 * S, 4), input="orders")
-        assert sorted(m.payload["value"] for m in found) == [1, 2, 3, 4]
+        between = op.get_messages((1 * S, 1), (4 * S, 4), input="orders")
+        assert sorted(m.payload["value"] for m in between) == [1, 2, 3, 4]
         assert sorted(m.payload["value"] for m in op.get_messages(2 * S, 3 * S, input="orders")) == [2, 3]
         assert [m.payload["value"] for m in op.get_messages(key=1, input="orders")] == [1, 3, 5]
         [kept] = op.get_messages(key={"id": 1}, input="shipments")
@@ -284,10 +284,10 @@ def test_messages_are_asked_for_by_the_key_names_of_their_input(location: str) -
 
 
 def test_a_stream_with_itself_gives_what_either_side_keeps(location: str) -> None:
-    mine = wr.Input("orders", event_time="time")
+    orders = wr.Input("orders", event_time="time")
     newest = wr.Join(
-        left=mine,
-        right=mine,
+        left=orders,
+        right=orders,
         on="id",
         how="asof",
         within=("-3 seconds", "0 seconds"),
@@ -310,18 +310,18 @@ def test_windows_of_an_input_are_what_its_messages_make_of_them(location: str) -
             payload = {"id": key, "value": 0, "time": second * S}
             op.add_message(wr.Message(payload, wr.Position("o", 0, offset)), "orders")
         op.add_message(wr.Message({"id": 7, "cost": 0, "time": 2 * S}, wr.Position("s", 0, 0)), "shipments")
-        told = op.get_windows(input="orders")
+        windows = op.get_windows(input="orders")
         with wr.read_state(location) as state:
             assert state.get_windows(input="orders") == []  # nothing is committed yet
         op.flush()
         with wr.read_state(location) as state:
-            assert state.get_windows(input="orders") == told
-            assert state.get_windows(5 * S, 9 * S, input="orders") == told[:1]
-        assert [(w.window, w.messages) for w in told] == [
+            assert state.get_windows(input="orders") == windows
+            assert state.get_windows(5 * S, 9 * S, input="orders") == windows[:1]
+        assert [(w.window, w.messages) for w in windows] == [
             (wr.Window(0, 10 * S), 1),
             (wr.Window(10 * S, 20 * S), 2),
         ]
-        assert (told[1].first, told[1].last) == (wr.Position("o", 0, 1), wr.Position("o", 0, 2))
+        assert (windows[1].first, windows[1].last) == (wr.Position("o", 0, 1), wr.Position("o", 0, 2))
         assert [w.messages for w in op.get_windows(input="orders", key=7)] == [1, 1]
         assert [w.window for w in op.get_windows(12 * S, input="orders")] == [wr.Window(10 * S, 20 * S)]
         assert [w.messages for w in op.get_windows(input="shipments")] == [1]
@@ -366,8 +366,8 @@ def test_a_dead_letter_of_either_side_names_its_input_and_the_position_that_was_
 
 
 def test_a_message_of_a_stream_that_joins_itself_is_one_dead_letter(location: str) -> None:
-    mine = wr.Input("orders", event_time="time")
-    with wr.Join(left=mine, right=mine, on="id", within=("1 second", "5 seconds")).open(location) as op:
+    orders = wr.Input("orders", event_time="time")
+    with wr.Join(left=orders, right=orders, on="id", within=("1 second", "5 seconds")).open(location) as op:
         op.add_message(wr.Message({"time": None, "id": 1}))
         assert [(d.reason, d.input) for d in op.dead_letters()] == [("malformed", "orders")]
         assert op.counters["dead.malformed"] == 1
@@ -382,7 +382,7 @@ def test_a_sink_gets_rows_as_they_are_committed(location: str) -> None:
         op.add_messages({"orders": [order(1)], "shipments": [shipment(2)]})
         assert sink.panes == []
         op.timeout()
-        assert told(sink.panes) == [(1, 1, 0.2, "EARLY")]
+        assert brief(sink.panes) == [(1, 1, 0.2, "EARLY")]
         assert op.get_result() == []
 
 

@@ -18,7 +18,7 @@ AGGREGATIONS: dict[str, dict[str, Any]] = {
 
 def emitted(folder: Path, messages: str, **options: Any) -> tuple[list[str], list[str]]:
     """(panes, reasons of dead letters) of pairs of a key and a time, each a step of its own."""
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "by": "k",
         "event_time": "t",
         "window": wr.session("3 seconds"),
@@ -27,7 +27,7 @@ def emitted(folder: Path, messages: str, **options: Any) -> tuple[list[str], lis
         "retention": "1 hour",
         "emit": wr.Emit.append(),
     }
-    with wr.Aggregate(**given | options).open(str(folder)) as op:
+    with wr.Aggregate(**arguments | options).open(str(folder)) as op:
         for one in messages.split(", "):
             key, time = one.split()
             op.add_message({"k": key, "t": round(float(time) * S), "v": float(time)})
@@ -74,8 +74,8 @@ def test_sessions_that_overlap_are_asked_for_and_explained_each_with_its_own_mes
             op.add_message({"k": "a", "t": round(time * S), "v": float(time)})
             op.advance_watermark(watermark * S)
         op.flush()
-        found = {(w.window.start_us / S, w.window.end_us / S): w.values["mid"] for w in op.get_windows()}
-        assert found == {(10, 15): 11, (9.6, 23): 14.8}
+        sessions = {(w.window.start_us / S, w.window.end_us / S): w.values["mid"] for w in op.get_windows()}
+        assert sessions == {(10, 15): 11, (9.6, 23): 14.8}
         assert [m.payload["v"] for m in op.get_messages()] == [9.6, 10, 12, 12.5, 14.8, 17.5, 20]
     state = wr.read_state(str(tmp_path))
     for start, offsets in ((10, [0, 1]), (9.6, [6, 5, 4, 3, 2])):

@@ -96,10 +96,10 @@ def test_integers_are_times_in_the_unit_that_is_given_in_messages_and_in_tables(
 ) -> None:
     moments = [NOW_US, NOW_US - 15 * SECOND_US, -7 * SECOND_US]
     definition = define(event_time_unit=unit, retention=wr.forever)
-    given = [t * 1_000 + 999 if unit == "ns" else t // UNITS[unit] for t in moments]
+    values = [t * 1_000 + 999 if unit == "ns" else t // UNITS[unit] for t in moments]
     for form in (messages_of, table_of):
         with definition.open(str(tmp_path / form.__name__), clock=ManualClock()) as op:
-            op.add_messages(form([*given, 2**62]))
+            op.add_messages(form([*values, 2**62]))
             assert [w.window.start_us for w in op.get_windows()] == sorted(
                 t // (10 * SECOND_US) * 10 * SECOND_US for t in moments
             )

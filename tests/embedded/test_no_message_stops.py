@@ -76,14 +76,14 @@ def test_a_column_that_windows_around_messages_do_not_need_may_change_its_type(
         sums = wr.Over(by="k", event_time="t", agg={"s": wr.sum("v")}, select=("u",), **span)  # type: ignore[arg-type]
         rows = [{"t": NOON, "k": "a", "v": 1, "u": 1, "x": x} for x in (1, "one", [1])]
         many = [[r] if kind == "messages" else pa.Table.from_pylist([r]) for r in rows]
-        steps = [(i, some) for some in many for i in (("a", "b") if "input" in span else (None,))]
+        steps = [(i, batch) for batch in many for i in (("a", "b") if "input" in span else (None,))]
         with committed(sums, str(tmp_path / name), *steps) as op:
             op.drain()
             assert len(op.get_result()) == 3 and len(op.dead_letters()) == 0
 
 
-def in_zone(given: type[Any] = wr.Input, *args: Any, **options: Any) -> Any:
-    return given(*args, event_time="t", time_zone="Europe/Berlin", **options)
+def in_zone(make: type[Any] = wr.Input, *args: Any, **options: Any) -> Any:
+    return make(*args, event_time="t", time_zone="Europe/Berlin", **options)
 
 
 def counting(**options: Any) -> Any:
@@ -157,11 +157,11 @@ def test_an_event_time_of_any_type_may_be_followed_by_one_of_any_other(tmp_path:
         for how in ("declared", ("empty", "table")[n % 2]):
             first = [] if how == "declared" else [table if how == "table" else schema.empty_table()]
             later = [[{"t": t, "k": "a", "v": v}] for v, (_, t) in enumerate(WRITTEN[:3], 1)]
-            steps = [(i, some) for some in [*first, *later, table.slice(0, 1)] for i in inputs]
+            steps = [(i, batch) for batch in [*first, *later, table.slice(0, 1)] for i in inputs]
             declared = dict.fromkeys(inputs, schema) if how == "declared" else None
             place = f"{tmp_path}/{n} {how}"
             with committed(definition, place, *steps, schema=declared, store="memory") as op:
-                sent = sum(len(some) for _, some in steps)
+                sent = sum(len(batch) for _, batch in steps)
                 assert op.counters["rows"] == sent, (kind, how)
                 letters = [x.detail for x in op.dead_letters() if x.reason == "malformed"]
                 # A day holds no moment of it; a float is no time.
@@ -204,7 +204,7 @@ def test_a_message_of_which_a_condition_cannot_be_computed_is_a_dead_letter_and_
     for name, definition in asking(condition).items():
         input = "a" if "join" in name else None
         steps = [(input, [{**ROW, "v": v, "w": w}]) for v, w in values]
-        for n, batches in enumerate((steps, [(input, [m for _, some in steps for m in some])])):
+        for n, batches in enumerate((steps, [(input, [m for _, batch in steps for m in batch])])):
             with committed(definition, str(tmp_path / f"{name}{n}"), *batches, store="memory") as op:
                 assert op.counters["rows"] == len(values)
                 wrong = {x.position.offset for x in op.dead_letters() if x.position and "'v'" in x.detail}
@@ -248,7 +248,7 @@ def test_an_anchor_that_says_no_time_decides_nothing_of_later_anchors(tmp_path: 
     for n, order in enumerate(itertools.permutations(forms)):
         good = [{**ROW, "since": a, "until": b} for a, b in zip(order, order[1:] + order[:1], strict=True)]
         many = [[row] if kind == "messages" else pa.Table.from_pylist([row]) for row in [wrong, *good]]
-        steps = [("a", [{**ROW, "v": 1}]), *(("b", some) for some in many)]
+        steps = [("a", [{**ROW, "v": 1}]), *(("b", batch) for batch in many)]
         if n == 0 and kind == "messages":
             steps = [steps[0], ("b", [wrong, *good])]
         with committed(

@@ -35,12 +35,12 @@ def flights(*minutes: int, carrier: str = "AA") -> list[dict[str, Any]]:
 
 def bars(picture: str) -> list[tuple[str, str]]:
     """Return timing and tooltip of each pane of a picture, downwards."""
-    found = re.findall(
+    texts = re.findall(
         r'<rect class="(early|on-time|late|retracted)"[^>]* height="18"[^>]*><title>(.*?)</title>',
         picture,
         re.S,
     )
-    return [(timing, html.unescape(text)) for timing, text in found]
+    return [(timing, html.unescape(text)) for timing, text in texts]
 
 
 def emitted(definition: Any, messages: list[Any], folder: Path) -> list[Any]:

@@ -133,7 +133,7 @@ def test_a_column_that_one_message_lacks_is_null_and_one_of_ours_is_passed_over(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("value", "error"),
     [
         ("k=a", "'k=a' is a str and no message: give wr.Message"),
         ([{"t": 1}], "is a list and no message: add_messages takes many"),
@@ -144,14 +144,14 @@ def test_a_column_that_one_message_lacks_is_null_and_one_of_ours_is_passed_over(
         (wr.Message({}, wr.Position("\ud800", 0, 1)), "is none"),
     ],
 )
-def test_what_is_no_message_is_refused_at_the_call(location: str, given: Any, told: str) -> None:
+def test_what_is_no_message_is_refused_at_the_call(location: str, value: Any, error: str) -> None:
     with define().open(location, clock=ManualClock()) as op:
         op.add_message(message(0))
-        with pytest.raises(e.InputError, match=told):
-            op.add_message(given)
-        if not isinstance(given, list):
+        with pytest.raises(e.InputError, match=error):
+            op.add_message(value)
+        if not isinstance(value, list):
             with pytest.raises(e.InputError):
-                op.add_messages([message(1), given])
+                op.add_messages([message(1), value])
         assert counted(op) == 1 and op.next_offsets() == {("s", 0): 1}
 
 
@@ -171,12 +171,12 @@ def test_what_is_no_message_is_refused_at_the_call(location: str, given: Any, to
 def test_a_column_that_no_message_has_is_said_at_the_first_call(location: str, wrong: wr.Aggregate) -> None:
     with wrong.open(location, clock=ManualClock()) as op:
         table = pa.table({"k": ["a"], "t": [0], "v": [0]})
-        for given in (message(0), [message(0), message(1)], table):
-            feed = op.add_message if isinstance(given, wr.Message) else op.add_messages
+        for messages in (message(0), [message(0), message(1)], table):
+            feed = op.add_message if isinstance(messages, wr.Message) else op.add_messages
             with pytest.raises(e.UnknownColumn) as refused:
-                feed(given)  # type: ignore[arg-type]
-            told = r"column '(key|time|vv|order)' of .+ is in no message so far, which have \['k', 't', 'v'\]: (use one|did)"
-            assert re.match(told, refused.value.message) and refused.value.message.count("which ha") == 1
+                feed(messages)  # type: ignore[arg-type]
+            error = r"column '(key|time|vv|order)' of .+ is in no message so far, which have \['k', 't', 'v'\]: (use one|did)"
+            assert re.match(error, refused.value.message) and refused.value.message.count("which ha") == 1
         assert op.next_offsets() == {} and op.counters == {}
 
 
@@ -252,13 +252,13 @@ def fed(op: Any, first: int, total: int) -> Iterator[Callable[[], object]]:
     """Calls that feed the rest, mixed with others."""
     at = first
     while at < total:
-        some = [message(i, t=4 * i * SECOND, k="ab"[i % 2]) for i in range(at, min(at + 9, total))]
+        batch = [message(i, t=4 * i * SECOND, k="ab"[i % 2]) for i in range(at, min(at + 9, total))]
         if at % 3 == 0:
-            yield lambda some=some: op.add_messages(some)
+            yield lambda batch=batch: op.add_messages(batch)
         else:
-            for one in some:
+            for one in batch:
                 yield lambda one=one: op.add_message(one)
-        at += len(some)
+        at += len(batch)
         yield op.timeout if at % 8 else op.get_windows
 
 

@@ -63,7 +63,7 @@ def test_a_topic_of_two_inputs_is_read_from_where_the_one_that_lags_continues(tm
 
 def test_what_is_no_partition_of_a_consumer_is_refused_with_what_to_give(tmp_path: Path) -> None:
     with COUNTS.open(str(tmp_path), clock=ManualClock()) as op:
-        for given in (
+        for assignment in (
             "orders",
             ["orders"],
             [("orders", 0)],
@@ -72,7 +72,7 @@ def test_what_is_no_partition_of_a_consumer_is_refused_with_what_to_give(tmp_pat
             3,
         ):
             with pytest.raises(InputError, match=r"only partitions that messages have come from.*'orders'"):
-                op.next_offsets(given)  # type: ignore[arg-type]
+                op.next_offsets(assignment)  # type: ignore[arg-type]
 
 
 def test_a_loop_of_ones_own_reads_every_record_once_however_often_it_is_stopped(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def visit(second: float, user: str = "ann", site: str = "x") -> dict[str, Any]:
     return {"t": int(second * S), "user": user, "site": site, "page": int(second)}
 
 
-def told(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
+def brief(panes: list[wr.Pane]) -> list[tuple[Any, ...]]:
     return [(p.window.start_us // S, p.window.end_us // S, p.key["site"], p["users"], p["n"]) for p in panes]  # type: ignore[union-attr]
 
 
@@ -54,9 +54,9 @@ def test_sessions_of_users_are_windows_of_sites(tmp_path: Path) -> None:
             ]
         )
         driver.feed([visit(30)])
-        assert told(driver.panes()) == [(1, 6, "y", 1, 1), (1, 9, "x", 2, 4), (2, 9, "x", 1, 2)]
+        assert brief(driver.panes()) == [(1, 6, "y", 1, 1), (1, 9, "x", 2, 4), (2, 9, "x", 1, 2)]
         driver.drain()
-        assert told(driver.check(dead_letters=True).panes)[3:] == [(30, 35, "x", 1, 1)]
+        assert brief(driver.check(dead_letters=True).panes)[3:] == [(30, 35, "x", 1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_windows_of_any_kind_stay_what_they_are(window: Any, first: list[Any], t
         driver.feed([visit(1), visit(1, "bob"), visit(9)])
         driver.drain()
         panes = driver.check(dead_letters=True).panes
-        assert [span[:2] for span in told(panes)] == first
+        assert [span[:2] for span in brief(panes)] == first
         assert {p["users"] for p in panes} <= {1, 2}
 
 

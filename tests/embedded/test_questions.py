@@ -96,9 +96,9 @@ def test_the_messages_of_a_window_are_asked_for_by_the_window(
                         else span.start_us <= second * S < span.end_us
                     )
                 ]
-                found = op.get_messages(span, key=info.key)
-                assert sorted(m.payload["n"] for m in found) == expected and len(expected) == info.messages
-                assert found == state.get_messages(span, key=info.key)
+                members = op.get_messages(span, key=info.key)
+                assert sorted(m.payload["n"] for m in members) == expected and len(expected) == info.messages
+                assert members == state.get_messages(span, key=info.key)
                 places = [wr.Position("heard", 0, n) for n in expected]
                 assert (info.first, info.last) == (places[0], places[-1])
 
@@ -150,14 +150,14 @@ def test_leading_columns_find_the_messages_of_a_join_window(tmp_path: Path) -> N
     definition = wr.JoinWindow(
         by="k", event_time="t", window=wr.tumbling("1 minute"), retention="1 day", join_keys=("i", "j")
     )
-    some = [(k, i, j) for k in ("x", "x_1") for i in (1, 2) for j in ("p", "p_", "")]
+    keys = [(k, i, j) for k in ("x", "x_1") for i in (1, 2) for j in ("p", "p_", "")]
     with definition.open(str(tmp_path), clock=ManualClock()) as op:
-        op.add_messages([{"t": n * S, "k": k, "i": i, "j": j, "n": n} for n, (k, i, j) in enumerate(some)])
+        op.add_messages([{"t": n * S, "k": k, "i": i, "j": j, "n": n} for n, (k, i, j) in enumerate(keys)])
         for length in (1, 2, 3):
-            for key in {row[:length] for row in some} | {("x", 3, "p")[:length]}:
-                found = [m.payload["n"] for m in op.get_messages(3 * S, (8 * S, 1 << 40), key=key)]
-                assert sorted(found) == [
-                    n for n, row in enumerate(some) if row[:length] == key and 3 <= n <= 8
+            for key in {row[:length] for row in keys} | {("x", 3, "p")[:length]}:
+                numbers = [m.payload["n"] for m in op.get_messages(3 * S, (8 * S, 1 << 40), key=key)]
+                assert sorted(numbers) == [
+                    n for n, row in enumerate(keys) if row[:length] == key and 3 <= n <= 8
                 ]
         assert len(op.get_messages(key="x")) == 6
         with pytest.raises(e.ConfigurationError, match=r"has 4 values.*\['k', 'i', 'j'\]"):

@@ -71,11 +71,11 @@ def source(numbers: Iterable[int]) -> Callable[[Mapping[Any, Any]], list[wr.Mess
 def fed(op: Embedded, clock: ManualClock, numbers: range) -> None:
     """One by one and many at a time, several commits."""
     for at in range(numbers.start, numbers.stop, 10):
-        some = [message(i) for i in range(at, min(at + 10, numbers.stop))]
+        batch = [message(i) for i in range(at, min(at + 10, numbers.stop))]
         clock.advance("2 seconds")
-        for one in some[:6]:
+        for one in batch[:6]:
             op.add_message(one)
-        op.add_messages(some[6:])
+        op.add_messages(batch[6:])
         op.timeout()
 
 
@@ -100,7 +100,7 @@ def opened(
 def test_a_job_that_lost_its_messages_continues_as_if_nothing_had_happened(
     definition: wr.Aggregate, upto: int, tmp_path: Path
 ) -> None:
-    told, stores = [], []
+    emitted, stores = [], []
     clock = ManualClock()
     with opened(definition, tmp_path / "twin", clock) as op:
         fed(op, clock, range(upto))
@@ -117,10 +117,10 @@ def test_a_job_that_lost_its_messages_continues_as_if_nothing_had_happened(
             seen = [op.get_windows(), op.get_messages()]
             fed(op, clock, range(upto, upto + 20))
             op.drain()
-            told.append((before + op.get_result(), seen, op.counters, op.dead_letters()))
+            emitted.append((before + op.get_result(), seen, op.counters, op.dead_letters()))
     assert sum(map(len, stores[0].values())) > 5
     assert stores[0] == stores[1]
-    assert told[0] == told[1]
+    assert emitted[0] == emitted[1]
 
 
 def test_messages_that_run_together_are_numbered_as_single_steps(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_messages_that_were_numbered_on_arrival_come_back_by_these_numbers(tmp_p
         if loses:
             lose(job)
         numbered = [wr.Message(message(i).payload, wr.Position("", 0, i)) for i in range(30)]
-        with opened(define(), job, clock, lambda ranges, given=numbered: given) as op:
+        with opened(define(), job, clock, lambda ranges, numbers=numbered: numbers) as op:
             stores.append(kept(op))
     assert stores[0] == stores[1]
 
@@ -410,9 +410,9 @@ def test_a_message_on_which_a_filter_raises_stays_away_when_lost_messages_come_b
     for values in ([3, 0, 2, None], [0], [4, 0, 1]):
         at = range(sent, sent := sent + len(values))
         payloads = [{"k": "x", "t": (10 + i) * SECOND, "v": v} for i, v in zip(at, values, strict=True)]
-        some = [wr.Message(one, wr.Position("s", 0, i)) for i, one in zip(at, payloads, strict=True)]
+        messages = [wr.Message(one, wr.Position("s", 0, i)) for i, one in zip(at, payloads, strict=True)]
         for name in names:
-            driver.feed({name: some} if name else some)
+            driver.feed({name: messages} if name else messages)
         driver.next_offsets()
 
     def kept() -> list[list[Any]]:

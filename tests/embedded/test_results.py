@@ -44,18 +44,18 @@ def counts(**more: Any) -> wr.Aggregate:
 def test_results_are_a_table_a_data_frame_or_panes(tmp_path: Path) -> None:
     with counts().open(str(tmp_path)) as op:
         op.add_messages([{"t": t * S, "k": k} for t, k in ((1, "b"), (2, "a"), (3, "a"), (25, "a"))])
-        told = op.get_result()
-        assert [(p["k"], p["n"], p.window.start_us) for p in told] == [("a", 2, 0), ("b", 1, 0)]
+        panes = op.get_result()
+        assert [(p["k"], p["n"], p.window.start_us) for p in panes] == [("a", 2, 0), ("b", 1, 0)]
         with pytest.raises(KeyError, match=r"'m' is none of \['k', 'n'\]"):
-            told[0]["m"]
-        assert told.to_arrow().equals(op.result_table()) and "window" in op.result_table().column_names
-        pandas, polars = told.to_pandas(), told.to_polars()
+            panes[0]["m"]
+        assert panes.to_arrow().equals(op.result_table()) and "window" in op.result_table().column_names
+        pandas, polars = panes.to_pandas(), panes.to_polars()
         assert list(pandas.columns) == polars.columns == COLUMNS
         assert pandas["n"].tolist() == polars["n"].to_list() == [2, 1]
         assert str(pandas["window_start"].dtype) == "datetime64[us, UTC]"
         assert polars["window_end"].dtype == pl.Datetime("us", "UTC")
         op.flush()
-        assert len(told) == 2 and told[0]["k"] == "a"  # what was handed out stays
+        assert len(panes) == 2 and panes[0]["k"] == "a"  # what was handed out stays
         assert op.get_result() == [] and len(op.get_result().to_pandas()) == 0
 
 
@@ -81,9 +81,9 @@ def test_a_key_with_a_name_of_the_window_is_refused_in_flat_columns(tmp_path: Pa
 def test_a_library_that_is_not_there_is_named_with_what_to_install(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == module else found(name, *more)
+        importlib.util, "find_spec", lambda name, *more: None if name == module else find_spec(name, *more)
     )
     with counts().open(str(tmp_path)) as op, pytest.raises(ConfigurationError, match=rf"windrow\[{module}\]"):
         getattr(op.get_result(), f"to_{module}")()
@@ -99,13 +99,13 @@ def test_panes_and_windows_are_made_when_they_are_looked_at(
     with counts().open(str(tmp_path)) as op:
         op.add_messages([{"t": 1, "k": f"{n:05}"} for n in range(9_000)])
         op.advance_watermark(20 * S)
-        told, windows = op.get_result(), op.get_windows()
-        assert (len(told), len(windows), made) == (9_000, 9_000, [])
-        assert told[-1]["k"] == windows[-1].key["k"] == "08999" and made == ["pane", "window"]
-        assert [p["k"] for p in told[:3]] == ["00000", "00001", "00002"]
+        panes, windows = op.get_result(), op.get_windows()
+        assert (len(panes), len(windows), made) == (9_000, 9_000, [])
+        assert panes[-1]["k"] == windows[-1].key["k"] == "08999" and made == ["pane", "window"]
+        assert [p["k"] for p in panes[:3]] == ["00000", "00001", "00002"]
         made.clear()
-        some = itertools.islice(told, 10, 11)
-        assert next(some)["k"] == "00010" and len(made) < 5_000
+        few = itertools.islice(panes, 10, 11)
+        assert next(few)["k"] == "00010" and len(made) < 5_000
 
 
 def test_a_lazy_list_is_as_a_list() -> None:

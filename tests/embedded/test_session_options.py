@@ -20,7 +20,7 @@ S = 1_000_000
 
 
 def visits(**options: Any) -> wr.Aggregate:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "by": "k",
         "event_time": "t",
         "window": wr.session("10 seconds"),
@@ -30,7 +30,7 @@ def visits(**options: Any) -> wr.Aggregate:
         "max_ahead": wr.forever,
         **options,
     }
-    return wr.Aggregate(**given)
+    return wr.Aggregate(**arguments)
 
 
 def test_sessions_are_of_what_passes_by_keys_and_times_that_are_made(tmp_path: Path) -> None:
@@ -41,13 +41,15 @@ def test_sessions_are_of_what_passes_by_keys_and_times_that_are_made(tmp_path: P
         watermark="0 seconds",
         emit=wr.Emit.append(),
     )
-    given = [(0, "Ann", "view"), (8_000, "ann", "view"), (16_000, "ANN", "ping"), (25_000, "ann", "view")]
+    messages = [(0, "Ann", "view"), (8_000, "ann", "view"), (16_000, "ANN", "ping"), (25_000, "ann", "view")]
     with TestDriver(definition, tmp_path) as driver:
-        for ms, who, kind in given:
+        for ms, who, kind in messages:
             driver.feed([{"ms": ms, "who": who, "kind": kind}])
         # The ping makes nothing longer, but time has passed with it.
-        told = [(p.key["name"], p.window.start_us // S, p.window.end_us // S, p["n"]) for p in driver.panes()]
-        assert told == [("ann", 0, 18, 2)]
+        sessions = [
+            (p.key["name"], p.window.start_us // S, p.window.end_us // S, p["n"]) for p in driver.panes()
+        ]
+        assert sessions == [("ann", 0, 18, 2)]
         assert driver.op.get_windows(key={"name": "ann"})[-1].messages == 1
         driver.feed([{"ms": 60_000, "who": "bob", "kind": "ping"}])
         assert driver.op.watermark == 60 * S
@@ -75,8 +77,8 @@ def test_sessions_beyond_a_number_go_and_what_could_touch_them_is_out_of_retenti
         driver.restart()
         driver.feed([{"t": t * S, "k": "a"} for t in (10, 11)])
         assert [letter.reason for letter in driver.dead_letters()] == ["out_of_retention"]
-        found = [(w.window.start_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
-        assert found == [(11, 2), (40, 1)]
+        sessions = [(w.window.start_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
+        assert sessions == [(11, 2), (40, 1)]
         driver.feed([{"t": 5 * S, "k": "b"}])
         assert len(driver.dead_letters()) == (per == "job")
         driver.check(dead_letters=True)
@@ -94,8 +96,8 @@ def test_sessions_by_messages_keep_them_for_a_median(tmp_path: Path) -> None:
             driver.feed([{"t": (9 - v) * S, "k": k, "v": v}])
             panes += driver.panes()
             driver.restart()
-        told = [(p.key["k"], p.window.first, p.window.last, p["middle"], p["newest"]) for p in panes]
-        assert told[:3] == [("b", 2, 2, 1, 1), ("c", 3, 3, 2, 2), ("a", 1, 4, 1.5, 0)]
+        sessions = [(p.key["k"], p.window.first, p.window.last, p["middle"], p["newest"]) for p in panes]
+        assert sessions[:3] == [("b", 2, 2, 1, 1), ("c", 3, 3, 2, 2), ("a", 1, 4, 1.5, 0)]
         assert [m.payload["v"] for m in driver.op.get_messages(key={"k": "a"})][-1] == 7
         driver.check(dead_letters=True)
 
@@ -107,8 +109,8 @@ def test_a_part_of_a_long_session_reaches_as_far_as_its_messages_do(tmp_path: Pa
     with TestDriver(definition, tmp_path) as driver:
         driver.feed([{"t": t * S, "k": "a", "gap": gap} for t, gap in ((0, 9), (8, 30), (12, 2), (13, 4))])
         driver.feed([{"t": 5 * S, "k": "a", "gap": 1}])
-        found = [(w.window.start_us // S, w.window.end_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
-        assert found == [(0, 10, 3), (12, 17, 2)]
+        sessions = [(w.window.start_us // S, w.window.end_us // S, w.messages) for w in driver.windows()]  # type: ignore[union-attr]
+        assert sessions == [(0, 10, 3), (12, 17, 2)]
         driver.drain()
         driver.check(dead_letters=True)
 
@@ -133,8 +135,8 @@ def test_a_part_that_is_over_reaches_nothing_wherever_the_watermark_is(
         driver.advance_event_time(int(passed * S))
         for t in order:
             driver.feed([{"t": t * S, "k": "a", "gap": 1 + (t == 13)}])
-        found = [(w.window.start_us // S, w.window.end_us // S) for w in driver.windows()]  # type: ignore[union-attr]
-        assert found == [(0, 10), (11, 12), (13, 16)]
+        sessions = [(w.window.start_us // S, w.window.end_us // S) for w in driver.windows()]  # type: ignore[union-attr]
+        assert sessions == [(0, 10), (11, 12), (13, 16)]
         driver.check(dead_letters=True)
 
 
@@ -147,11 +149,11 @@ def test_what_was_emitted_across_a_cut_is_taken_back_though_nothing_follows_the_
     with TestDriver(definition, tmp_path) as driver:
         for t in (13, 11):
             driver.feed([{"t": t * S, "k": "a", "v": t}])
-        told = [
+        panes = [
             (p.kind.value, p.window.start_us // S, p.window.end_us // S, p.values["n"])
             for p in driver.check(dead_letters=True).panes
         ]
-        assert sorted(told) == [("INSERT", 11, 14, 2), ("INSERT", 13, 16, 1), ("RETRACT", 13, 16, 1)]
+        assert sorted(panes) == [("INSERT", 11, 14, 2), ("INSERT", 13, 16, 1), ("RETRACT", 13, 16, 1)]
 
 
 def test_sessions_whose_keys_are_not_listed_since_they_began_before_the_limits_are_found_all_the_same(

@@ -27,7 +27,7 @@ S = 1_000_000
 
 
 def visits(**options: Any) -> wr.Aggregate:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "by": "k",
         "event_time": "t",
         "window": wr.session("10 seconds"),
@@ -37,11 +37,11 @@ def visits(**options: Any) -> wr.Aggregate:
         "max_ahead": wr.forever,
         **options,
     }
-    return wr.Aggregate(**given)
+    return wr.Aggregate(**arguments)
 
 
-def rows(*given: tuple[float, str]) -> list[dict[str, Any]]:
-    return [{"t": int(t * S), "k": k, "v": 1} for t, k in given]
+def rows(*visits: tuple[float, str]) -> list[dict[str, Any]]:
+    return [{"t": int(t * S), "k": k, "v": 1} for t, k in visits]
 
 
 def test_sessions_are_what_is_left_when_all_messages_are_sorted_by_time() -> None:
@@ -57,8 +57,8 @@ def test_sessions_are_what_is_left_when_all_messages_are_sorted_by_time() -> Non
         chance.shuffle(messages)
         for i in range(0, len(messages), 7):
             driver.feed(messages[i : i + 7])
-        found = [(i.key["k"], i.window.start_us, i.window.end_us, i.messages) for i in driver.windows()]
-        assert sorted(found) == sorted(wanted)
+        sessions = [(i.key["k"], i.window.start_us, i.window.end_us, i.messages) for i in driver.windows()]
+        assert sorted(sessions) == sorted(wanted)
         driver.drain()
         driver.check(dead_letters=True)
         driver.assert_state_zero()
@@ -90,7 +90,7 @@ def test_what_is_emitted_of_a_key_never_overlaps_nor_touches(mode: Any) -> None:
 
 
 def test_late_messages_say_the_same_however_what_has_ended_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> list[Any]:
+    def all_rows() -> list[Any]:
         chance = random.Random(3)
         emit = wr.Emit(early=wr.every_batch, late=wr.every_batch, mode="retracting")
         with TestDriver(visits(emit=emit, retention="2 minutes")) as driver:
@@ -106,10 +106,10 @@ def test_late_messages_say_the_same_however_what_has_ended_lies(monkeypatch: pyt
             driver.assert_state_zero()
             return list(driver.committed_panes())
 
-    before = told()
+    before = all_rows()
     for page_bytes in (0, 2_000):
         monkeypatch.setattr(stored, "PAGE_BYTES", page_bytes)
-        assert told() == before, page_bytes
+        assert all_rows() == before, page_bytes
 
 
 def test_a_commit_of_few_messages_reads_few_of_many_open_sessions() -> None:
@@ -139,8 +139,8 @@ def test_many_lone_sessions_that_end_at_once_leave_by_one_range_and_nothing_wait
         engine = driver.op.engine
         staged, logic = Overlay(engine.shard.kv), engine.logic
         assert len(logic.timers.due.between(staged, 0, END_OF_TIME_US)[0]) == 20_000
-        told = logic.advance(staged, 60 * S, 0)
-        assert sum(map(len, told.panes)) == 20_000
+        step = logic.advance(staged, 60 * S, 0)
+        assert sum(map(len, step.panes)) == 20_000
         gone = [kind for kind, cf, *_ in staged.batch.ops if kind != "put" and cf.endswith(".windows")]
         assert gone == ["delete_range"]
         assert len(logic.timers.due.between(staged, START_OF_TIME_US, END_OF_TIME_US)[0]) == 0
@@ -173,8 +173,8 @@ def test_what_ends_is_left_in_pages_of_what_continues_and_comes_back_to_nobody()
         driver.next_offsets()
         engine = driver.op.engine
         staged, logic = Overlay(engine.shard.kv), engine.logic
-        told = logic.advance(staged, 11 * S, 0)
-        assert sum(map(len, told.panes)) == 200
+        step = logic.advance(staged, 11 * S, 0)
+        assert sum(map(len, step.panes)) == 200
         written = sum(len(value or b"") for kind, cf, _, value in staged.batch.ops if kind == "put")
         assert written < 100_000  # of two megabytes
         assert len(logic.kept(staged, START_OF_TIME_US, END_OF_TIME_US, None)) == 20_000
@@ -197,7 +197,7 @@ def test_many_sessions_that_end_or_close_at_once_are_emitted_in_slices(
     emit: wr.Emit, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windrow.stores.sessions.SESSION_ROWS", 4)
-    chance, told = random.Random(3), []
+    chance, emitted = random.Random(3), []
     messages = rows(*((chance.randrange(300), f"k{chance.randrange(150)}") for _ in range(900)))
     for most in (sessions.SESSIONS_AT_ONCE, 40):
         monkeypatch.setattr(sessions, "SESSIONS_AT_ONCE", most)
@@ -212,9 +212,9 @@ def test_many_sessions_that_end_or_close_at_once_are_emitted_in_slices(
             driver.check(dead_letters=True)
             driver.assert_state_zero()
             panes = driver.committed_panes()
-            told.append([(p.window, p.key, p.values, p.timing, p.index, p.kind) for p in panes])
+            emitted.append([(p.window, p.key, p.values, p.timing, p.index, p.kind) for p in panes])
             assert (len(reads) > 5) == (most == 40)
-    assert told[0] == told[1]
+    assert emitted[0] == emitted[1]
 
 
 def test_few_sessions_that_end_among_many_are_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,9 +243,9 @@ def test_a_slice_of_sessions_that_end_reads_its_own_pages_alone(monkeypatch: pyt
         near = logic.store.near
 
         def spy(*args: Any) -> Any:
-            found = near(*args)
-            held.append(0 if found.rows is None else len(found.rows))
-            return found
+            read = near(*args)
+            held.append(0 if read.rows is None else len(read.rows))
+            return read
 
         monkeypatch.setattr(logic.store, "near", spy)
         driver.advance_event_time(50 * S)
@@ -309,9 +309,9 @@ def test_a_reader_finds_the_sessions_of_a_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("agg", [{"n": wr.count()}, {"m": wr.median("v")}], ids=["incremental", "messages"])
 def test_a_session_is_explained_by_the_message_that_made_it_of_two(agg: Any, tmp_path: Path) -> None:
-    given = rows((20, "a"), (35, "a"), (27, "a"), (60, "a"), (50, "a"), (40, "a"), (28, "a"), (90, "a"))
+    sent = rows((20, "a"), (35, "a"), (27, "a"), (60, "a"), (50, "a"), (40, "a"), (28, "a"), (90, "a"))
     with visits(agg=agg, emit=wr.Emit(early=wr.every_batch)).open(str(tmp_path)) as op:
-        for n, row in enumerate(given):
+        for n, row in enumerate(sent):
             op.add_message(wr.Message(row, wr.Position("s", 0, n)))
             op.next_offsets()
         with wr.read_state(str(tmp_path)) as state:
@@ -338,14 +338,14 @@ def test_under_a_larger_gap_sessions_of_the_state_are_joined(
         random.Random(5),
         {"emit": wr.Emit(early=wr.every(3), late=wr.every("7 seconds"), mode=mode)},
     )
-    given = {**options, "agg": agg, "allowed_lateness": "20 seconds", "retention": "40 seconds"}
+    arguments = {**options, "agg": agg, "allowed_lateness": "20 seconds", "retention": "40 seconds"}
     clock = ManualClock()
     with TestDriver(
-        visits(**given, window=wr.session("2 seconds", cut=cut)), tmp_path, clock=clock
+        visits(**arguments, window=wr.session("2 seconds", cut=cut)), tmp_path, clock=clock
     ) as driver:
         for n, gap in enumerate([2] * 6 + [5] * 6 + [12] * 6 + [30] * 6):
             if n % 6 == 0 and n:
-                driver.restart(visits(**given, window=wr.session(f"{gap} seconds", cut=cut)))
+                driver.restart(visits(**arguments, window=wr.session(f"{gap} seconds", cut=cut)))
             moments = [(max(n * 6 + chance.randrange(-50, 10), 0), chance.choice("abc")) for _ in range(5)]
             clock.advance("2 seconds")
             if n % 12 != 6:  # a step that takes messages comes first, or one in which time passes
@@ -359,17 +359,17 @@ def test_under_a_larger_gap_sessions_of_the_state_are_joined(
 def test_a_larger_gap_says_what_it_would_have_said_if_it_had_been_there_from_the_beginning(
     tmp_path: Path,
 ) -> None:
-    given = rows((0, "a"), (8, "a"), (30, "a"), (3, "b"))
+    sent = rows((0, "a"), (8, "a"), (30, "a"), (3, "b"))
     with visits(window=wr.session("5 seconds")).open(str(tmp_path)) as op:
-        op.add_messages([wr.Message(row) for row in given])
+        op.add_messages([wr.Message(row) for row in sent])
         op.next_offsets()
     with visits().open(str(tmp_path)) as op:
         op.advance_watermark(S)
         op.next_offsets()
-        found = [
+        changes = [
             (w.key["k"], w.window.start_us // S, w.window.end_us // S, w.messages) for w in op.get_windows()
         ]
-        assert found == [("a", 0, 18, 2), ("b", 3, 13, 1), ("a", 30, 40, 1)]
+        assert changes == [("a", 0, 18, 2), ("b", 3, 13, 1), ("a", 30, 40, 1)]
     with pytest.raises(
         DefinitionChanged, match=r"session\('10 seconds'\).*session\('5 seconds'\).*not on this state"
     ):
@@ -386,14 +386,14 @@ def test_a_larger_gap_says_what_it_would_have_said_if_it_had_been_there_from_the
 
 
 def test_of_a_window_that_was_emitted_and_taken_back_nothing_is_left() -> None:
-    told = {"start": 0, "end": 10 * S}
+    window = {"start": 0, "end": 10 * S}
     kind = pa.struct(
         [("timing", pa.string()), ("index", pa.int32()), ("is_last", pa.bool_()), ("kind", pa.string())]
     )
     pane = {"timing": "EARLY", "index": 0, "is_last": False}
     panes = pa.table(
         {
-            "window": pa.array([told, told]),
+            "window": pa.array([window, window]),
             "k": ["a", "a"],
             "pane": pa.array([{**pane, "kind": "INSERT"}, {**pane, "kind": "RETRACT"}], kind),
             "commit": [3, 3],
@@ -447,8 +447,8 @@ def test_gaps_of_their_own_are_durations_of_any_unit_or_microseconds(unit: str, 
     with visits(window=wr.session(wr.col("gap"))).open(str(tmp_path)) as op:
         op.add_messages(table)
         op.next_offsets()
-        found = [(w.window.start_us, w.window.end_us, w.messages) for w in op.get_windows()]
-        assert found == [(0, 5 * S, 2), (9 * S, 9 * S + 1, 1)]
+        sessions = [(w.window.start_us, w.window.end_us, w.messages) for w in op.get_windows()]
+        assert sessions == [(0, 5 * S, 2), (9 * S, 9 * S + 1, 1)]
         assert [(d.reason, d.event_time_us) for d in op.dead_letters()] == [
             ("malformed", t * S) for t in (3, 4)
         ]

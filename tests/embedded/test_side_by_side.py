@@ -94,12 +94,12 @@ def test_inputs_that_have_names_go_to_whom_they_are_for(tmp_path: Path) -> None:
     left, right = (wr.Input(name, event_time="t", watermark="2 seconds") for name in ("o", "s"))
     join = wr.Join(left=left, right=right, on="k", within=("-2 seconds", "2 seconds"), name="pairs")
     sums = aggregate("sums", input="o")
-    told: dict[str, list[Any]] = {"pairs": [], "sums": []}
+    emitted: dict[str, list[Any]] = {"pairs": [], "sums": []}
 
     def hears(name: str) -> Any:
-        return wr.sinks.callback(lambda rows, token: told[name].extend(rows))
+        return wr.sinks.callback(lambda rows, token: emitted[name].extend(rows))
 
-    with wr.open([join, sums], str(tmp_path), sink={name: hears(name) for name in told}) as op:
+    with wr.open([join, sums], str(tmp_path), sink={name: hears(name) for name in emitted}) as op:
         for i in range(20):
             op.add_message(message(i), "os"[i % 2])
         op.drain()
@@ -108,26 +108,26 @@ def test_inputs_that_have_names_go_to_whom_they_are_for(tmp_path: Path) -> None:
         for i in range(20):
             op.add_message(message(i), "os"[i % 2])
         op.drain()
-    assert [r.values for r in told["pairs"]] == [r.values for r in twin] != []
-    assert sum(r["n"] for r in told["sums"] if r.timing == "ON_TIME") == 10
+    assert [r.values for r in emitted["pairs"]] == [r.values for r in twin] != []
+    assert sum(r["n"] for r in emitted["sums"] if r.timing == "ON_TIME") == 10
 
 
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda given: wr.open(given, "nowhere"),
-        lambda given: wr.foreach_batch(given, "nowhere"),
+        lambda operators: wr.open(operators, "nowhere"),
+        lambda operators: wr.foreach_batch(operators, "nowhere"),
         wr.writeStream,
-        lambda given: wr.together(given, o=None),
+        lambda operators: wr.together(operators, o=None),
     ],
     ids=["open", "foreach_batch", "writeStream", "together"],
 )
 def test_what_is_no_list_of_operators_says_what_is(verb: Any) -> None:
-    for given in (FIVES, "fives", None):
+    for operators in (FIVES, "fives", None):
         with pytest.raises(
             wr.ConfigurationError, match=r"give operators in a list, \[first, second\]; one alone"
         ):
-            verb(given)
+            verb(operators)
     with pytest.raises(wr.ConfigurationError, match="no operators: give one or several"):
         verb([])
     with pytest.raises(wr.ConfigurationError, match=r"an operator of a job='fives': give operators"):

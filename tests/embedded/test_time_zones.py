@@ -144,8 +144,8 @@ ROUTES: dict[str, Any] = {
 
 def counted(rows: Any, zone: str, folder: Path) -> list[int]:
     """The event times of messages that are counted, sorted."""
-    given = definition(wr.tumbling("1 us"), {"n": wr.count()}, time_zone=zone, watermark=wr.explicit())
-    with given.open(str(folder), clock=ManualClock()) as op:
+    aggregate = definition(wr.tumbling("1 us"), {"n": wr.count()}, time_zone=zone, watermark=wr.explicit())
+    with aggregate.open(str(folder), clock=ManualClock()) as op:
         op.add_messages(rows)
         op.flush()
         assert op.dead_letters() == []
@@ -154,8 +154,8 @@ def counted(rows: Any, zone: str, folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_local_time_is_the_same_instant_on_every_route(route: str, tmp_path: Path) -> None:
-    found = counted(ROUTES[route](list(LOCAL)), "America/New_York", tmp_path)
-    assert found == sorted(instant_us(t) for t in LOCAL.values())
+    counts = counted(ROUTES[route](list(LOCAL)), "America/New_York", tmp_path)
+    assert counts == sorted(instant_us(t) for t in LOCAL.values())
 
 
 def test_a_date_without_a_time_is_its_first_moment_by_the_same_rule(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_an_event_time_that_no_64_bits_hold_is_malformed_by_its_year(tmp_path: P
         pa.array([2**63 + 5], pa.uint64()),
     ]
     for i, times in enumerate(arrays):
-        given = definition(wr.tumbling("1 us"), {"n": wr.count()}, time_zone="America/New_York")
-        with given.open(str(tmp_path / str(i)), clock=ManualClock()) as op:
+        aggregate = definition(wr.tumbling("1 us"), {"n": wr.count()}, time_zone="America/New_York")
+        with aggregate.open(str(tmp_path / str(i)), clock=ManualClock()) as op:
             op.add_messages(pa.table({"t": times}))
             op.flush()
             letters = op.dead_letters()
@@ -214,9 +214,9 @@ def test_another_release_of_the_database_is_a_warning_as_the_job_is_opened(
     for database, warned in (("2020a", 0), ("2020a", 0), ("2026f", 1), ("2026f", 1)):
         for module in (definition_check, warnings):
             monkeypatch.setattr(module, "DATABASE", database)
-        for name, given in (("zoned", zoned), ("plain", plain)):
-            with given.open(str(tmp_path / name)) as op:
+        for name, aggregate in (("zoned", zoned), ("plain", plain)):
+            with aggregate.open(str(tmp_path / name)) as op:
                 op.add_messages([{"t": OVER_MIDNIGHT[0]}])
-        found = [text for text in caplog.messages if "time zone database is another" in text]
-        assert len(found) == warned, database
-    assert "before='2020a' now='2026f'" in found[0]
+        changed = [text for text in caplog.messages if "time zone database is another" in text]
+        assert len(changed) == warned, database
+    assert "before='2020a' now='2026f'" in changed[0]

@@ -29,7 +29,7 @@ def message(number: int, columns: dict[str, Any]) -> wr.Message:
     return wr.Message({"t": 1_000_000, "k": "a", **columns}, wr.Position("s", 0, number))
 
 
-def told(
+def played(
     what: wr.Aggregate, folder: Path, steps: list[list[dict[str, Any]]], **options: Any
 ) -> tuple[dict[str, Any], list[wr.DeadLetter]]:
     """The one pane of a job that is opened anew for every step, and all of its dead letters."""
@@ -66,7 +66,7 @@ def test_numbers_and_decimals_widen_and_sums_are_exact(
 ) -> None:
     what = definition(**VALUES, **({"median": wr.median("v")} if median else {}))
     steps = [drift(*values)] if at_once else [drift(v) for v in values]
-    pane, dead = told(what, tmp_path, steps)
+    pane, dead = played(what, tmp_path, steps)
     assert dead == []
     like = D if isinstance(total, D) else float
     assert (pane["n"], pane["sum"], pane["min"], pane["latest"]) == (3, total, least, like(values[-1]))
@@ -74,7 +74,7 @@ def test_numbers_and_decimals_widen_and_sums_are_exact(
 
 
 def test_a_decimal_beyond_what_arrow_holds_is_a_dead_letter_and_alone(tmp_path: Path) -> None:
-    pane, dead = told(
+    pane, dead = played(
         definition(**VALUES), tmp_path, [drift(D("1e50")), drift(D("1e-30"), D(1)), drift(D(2))]
     )
     assert (pane["n"], pane["sum"]) == (3, D(10**50 + 3))
@@ -86,7 +86,7 @@ def test_the_first_value_of_a_sum_decides_nothing_where_it_can_be_no_number(
     at_once: bool, tmp_path: Path
 ) -> None:
     values = drift("a", 1, 2)
-    pane, [letter] = told(definition(**VALUES), tmp_path, [values] if at_once else [[v] for v in values])
+    pane, [letter] = played(definition(**VALUES), tmp_path, [values] if at_once else [[v] for v in values])
     assert (pane["n"], pane["sum"]) == (2, 3)
     assert letter.detail == "wr.sum('v'): column of type string cannot be summed: cast it to a number first"
 
@@ -101,7 +101,7 @@ def test_a_column_that_nobody_uses_kills_no_message(
     odd: tuple[Any, ...], at_once: bool, tmp_path: Path
 ) -> None:
     values = [{"v": 1, "x": x} for x in odd]
-    pane, dead = told(
+    pane, dead = played(
         definition(n=wr.count(), sum=wr.sum("v"), few=wr.count().where(wr.col("v") > 5)),
         tmp_path,
         [values] if at_once else [[v] for v in values],
@@ -119,7 +119,7 @@ def test_of_messages_that_are_kept_whole_a_value_that_does_not_fit_is_left_out_a
     what = definition(seen=seen("v"))
     odd = [(1, "a"), ("n/a", 2), (2.5, {"b": 3}), ([1], None)]
     steps = [[{"v": 0, "number": number, "text": text}] for number, text in odd]
-    pane, dead = told(what, tmp_path, steps)
+    pane, dead = played(what, tmp_path, steps)
     assert dead == []
     assert pane["seen"] == repr({"number": [1.0, None, 2.5, None], "text": ["a", "2", '{"b": 3}', None]})
     with what.open(str(tmp_path)) as op:
@@ -128,7 +128,7 @@ def test_of_messages_that_are_kept_whole_a_value_that_does_not_fit_is_left_out_a
 
 def test_structs_gain_fields_and_lose_no_value(tmp_path: Path) -> None:
     values = drift({"a": 1}, {"a": 2.5, "b": {"c": "x"}}, {"b": {"d": D("1.5")}}, {"b": {"d": D("1.25")}})
-    pane, dead = told(definition(all=wr.collect_list("v")), tmp_path, [[v] for v in values])
+    pane, dead = played(definition(all=wr.collect_list("v")), tmp_path, [[v] for v in values])
     assert dead == []
     assert pane["all"] == [
         {"a": 1.0, "b": None},
@@ -140,7 +140,7 @@ def test_structs_gain_fields_and_lose_no_value(tmp_path: Path) -> None:
 
 def test_a_declared_type_is_that_of_the_stream_from_the_first_message_on(tmp_path: Path) -> None:
     declared = pa.schema([("k", pa.string()), ("v", pa.decimal128(10, 2))])
-    pane, dead = told(
+    pane, dead = played(
         definition(**VALUES), tmp_path, [drift("a"), drift(1), drift(D("2.5"))], schema=declared
     )
     assert (pane["sum"], str(pane["min"])) == (D("3.50"), "1.00")
@@ -163,7 +163,7 @@ def test_tables_of_wider_types_and_of_columns_that_nobody_uses_are_taken(tmp_pat
 
 def test_a_filter_compares_decimals_with_whole_numbers(tmp_path: Path) -> None:
     what = definition(many=wr.count().where(wr.col("v") > 1), twice=wr.sum(wr.col("v") * D("2")))
-    pane, dead = told(what, tmp_path, [drift(D("0.5"), D("1.01"), D("2"))])
+    pane, dead = played(what, tmp_path, [drift(D("0.5"), D("1.01"), D("2"))])
     assert (pane, dead) == ({"many": 2, "twice": D("7.02")}, [])
 
 
@@ -180,7 +180,7 @@ def test_expressions_may_name_several_columns_in_whatever_order_these_come(
     )
     rows = [{"v": v, "y": y, "z": z} for v, y, z in ((1, 1, None), (2, 2, "b"), (None, 3, "b"), (4, 4, "c"))]
     rows = [{first: row[first], **row} for row in rows]
-    pane, dead = told(what, tmp_path, [rows] if at_once else [[row] for row in rows])
+    pane, dead = played(what, tmp_path, [rows] if at_once else [[row] for row in rows])
     assert (pane, dead) == ({"n": 4, "few": 2, "product": 1 + 4 + 16, "middle": 3.0}, [])
 
 
@@ -190,7 +190,7 @@ def test_a_filter_of_a_function_of_messages_that_raises_costs_its_message_only(t
         return len(messages)
 
     what = definition(many=many("v").where(wr.lit(6) / wr.col("v") > 1))
-    pane, dead = told(what, tmp_path, [[{"v": v}] for v in (1, 0, 2, 6)])
+    pane, dead = played(what, tmp_path, [[{"v": v}] for v in (1, 0, 2, 6)])
     assert pane == {"many": 2}
     assert [(x.position.offset, x.detail) for x in dead if x.position] == [
         (1, "ArrowInvalid: divide by zero, in many=many('v').where((divide_checked(6, v) > 1))")

@@ -46,23 +46,27 @@ def found(op: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "container",
     [pc.field("s", "x"), pc.struct_field(wr.col("s"), ["x"]), pc.list_value_length(wr.col("l"))],
     ids=str,
 )
 def test_messages_say_what_lists_and_structs_are_that_expressions_take_apart(
-    location: str, made: Any
+    location: str, container: Any
 ) -> None:
     table = pa.table({"t": pa.array([0, 1]), "k": ["a", "a"], "s": [{"x": 1}, {"x": 2}], "l": [[5], [6, 7]]})
     parts = wr.Aggregate(
-        event_time="t", window=wr.tumbling("1 s"), agg={"n": wr.sum(made)}, where=made > 0, retention="1 s"
+        event_time="t",
+        window=wr.tumbling("1 s"),
+        agg={"n": wr.sum(container)},
+        where=container > 0,
+        retention="1 s",
     )
     for number, way in enumerate(("table", "dicts", "one by one")):
         with parts.open(f"{location}-{number}", clock=ManualClock()) as op:
-            for some in (
+            for value in (
                 [table] if way == "table" else [table.to_pylist()] if way == "dicts" else table.to_pylist()
             ):
-                (op.add_message if isinstance(some, dict) else op.add_messages)(some)
+                (op.add_message if isinstance(value, dict) else op.add_messages)(value)
             op.add_message({"t": 2, "k": "a", "s": None, "l": None})
             assert [w.values for w in op.get_windows()] == [{"n": 3}]
             op.add_message({"t": 3, "k": "a", "s": "text", "l": {"x": 1}})
@@ -144,7 +148,7 @@ def test_a_watermark_that_is_no_time_is_refused_and_breaks_nothing(location: str
 
 
 @pytest.mark.parametrize(
-    ("many", "told"),
+    ("many", "error"),
     [
         (ROWS[0], "is a dict, not many messages: add_message takes one"),
         (wr.Message(ROWS[0]), "is a Message, not many messages: add_message takes one"),
@@ -153,9 +157,9 @@ def test_a_watermark_that_is_no_time_is_refused_and_breaks_nothing(location: str
         ([1], "is a int and no message"),
     ],
 )
-def test_what_is_not_many_messages_is_refused_with_the_remedy(location: str, many: Any, told: str) -> None:
+def test_what_is_not_many_messages_is_refused_with_the_remedy(location: str, many: Any, error: str) -> None:
     with COUNTS.open(location, clock=ManualClock()) as op:
-        with pytest.raises(e.InputError, match=told):
+        with pytest.raises(e.InputError, match=error):
             op.add_messages(many)
         assert op.next_offsets() == {}
 
@@ -171,9 +175,9 @@ def test_a_join_is_shown_which_of_its_columns_no_message_has(location: str) -> N
     with misspelt.open(location, clock=ManualClock()) as op:
         op.add_message(ROWS[0], "orders")
         for column in ("time", "key"):
-            given = {**ROWS[0], **{n: 1 for n in ("time", "key") if n != column}}
+            row = {**ROWS[0], **{n: 1 for n in ("time", "key") if n != column}}
             with pytest.raises(e.UnknownColumn, match=f"'{column}' of 'shipments' is in no message so far"):
-                op.add_message(given, "shipments")
+                op.add_message(row, "shipments")
         assert op.next_offsets() == {"orders": {("", 0): 1}, "shipments": {}}
         op.add_messages([{"time": 1, "key": "a"}, {"time": 1}], "shipments")
         assert op.dead_letters() == []

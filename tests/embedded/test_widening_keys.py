@@ -28,7 +28,7 @@ def prices(n: int) -> list[Decimal]:
 
 
 def counted(**options: Any) -> wr.Aggregate:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "by": "price",
         "event_time": "t",
         "window": wr.tumbling("1 hour"),
@@ -38,7 +38,7 @@ def counted(**options: Any) -> wr.Aggregate:
         "emit": wr.Emit(early=wr.every_batch),
         **options,
     }
-    return wr.Aggregate(**given)
+    return wr.Aggregate(**arguments)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -59,8 +59,8 @@ def test_decimals_as_keys_are_found_when_they_have_more_digits(options: dict[str
     keys = prices(150)
     with TestDriver(counted(**options)) as driver:
 
-        def feed(some: list[Any], at: int, single: bool = single) -> None:
-            rows = [{"price": key, "p": key, "t": at * S, "t2": at} for key in some]
+        def feed(batch: list[Any], at: int, single: bool = single) -> None:
+            rows = [{"price": key, "p": key, "t": at * S, "t2": at} for key in batch]
             if single:
                 for row in rows:
                     driver.add(row)
@@ -84,8 +84,8 @@ def test_decimals_as_keys_are_found_when_they_have_more_digits(options: dict[str
 def test_nothing_is_lost_of_decimals_as_keys_that_become_floats() -> None:
     keys = prices(150)
     with TestDriver(counted()) as driver:
-        for some in (keys, keys[:3], [WIDER[0]], keys[3:40], [0.5], keys[:40], keys):
-            driver.feed([{"price": key, "t": S} for key in some])
+        for batch in (keys, keys[:3], [WIDER[0]], keys[3:40], [0.5], keys[:40], keys):
+            driver.feed([{"price": key, "t": S} for key in batch])
             driver.next_offsets()
         driver.drain()
         last = [pane for pane in driver.panes() if pane.is_last]
@@ -99,8 +99,8 @@ def test_rows_around_messages_go_on_where_the_keys_have_more_digits(function: An
     )
     keys = prices(150)
     with TestDriver(running) as driver:
-        for at, some in enumerate((keys, keys[:3], [WIDER[0]], keys[3:40], [WIDER[1]], keys[:40], keys), 1):
-            driver.feed([{"price": key, "t": at * S, "v": at} for key in some])
+        for at, batch in enumerate((keys, keys[:3], [WIDER[0]], keys[3:40], [WIDER[1]], keys[:40], keys), 1):
+            driver.feed([{"price": key, "t": at * S, "v": at} for key in batch])
             driver.advance_event_time(at * S + 1)
             driver.next_offsets()
         driver.drain()
@@ -113,11 +113,11 @@ def test_binaries_of_one_size_as_keys_are_found_when_others_come(
     window: Any, wide: pa.DataType, tmp_path: Path
 ) -> None:
     keys, narrow = [i.to_bytes(4, "big") for i in range(150)], pa.binary(4)
-    given = [(keys, narrow), (keys[:3], narrow), ([b"longer"], wide), (keys[3:40], narrow), (keys, wide)]
+    steps = [(keys, narrow), (keys[:3], narrow), ([b"longer"], wide), (keys[3:40], narrow), (keys, wide)]
     with counted(window=window).open(tmp_path / "job") as op:
-        for some, kind in given:
-            times = pa.array([S] * len(some), pa.timestamp("us", "UTC"))
-            op.add_messages(pa.table({"price": pa.array(some, kind), "t": times}))
+        for batch, kind in steps:
+            times = pa.array([S] * len(batch), pa.timestamp("us", "UTC"))
+            op.add_messages(pa.table({"price": pa.array(batch, kind), "t": times}))
             op.flush()
         op.drain()
         last = [pane for pane in op.get_result() if pane.is_last]
@@ -129,20 +129,20 @@ def test_rows_around_messages_go_on_where_binaries_of_one_size_become_others(tmp
         by="k", event_time="t", agg={"n": wr.count().over()}, watermark=wr.explicit(), ttl=wr.forever
     )
     keys, narrow = [i.to_bytes(4, "big") for i in range(150)], pa.binary(4)
-    parts, heard = (keys, keys[:3], [b"longer"], keys[3:40], keys[:40], keys), Counter[bytes]()
+    parts, counts = (keys, keys[:3], [b"longer"], keys[3:40], keys[:40], keys), Counter[bytes]()
     with running.open(tmp_path / "job") as op:
-        for at, some in enumerate(parts, 1):
-            times = pa.array([at * S] * len(some), pa.timestamp("us", "UTC"))
-            kind = pa.binary() if b"longer" in some else narrow
-            op.add_messages(pa.table({"k": pa.array(some, kind), "t": times}))
+        for at, batch in enumerate(parts, 1):
+            times = pa.array([at * S] * len(batch), pa.timestamp("us", "UTC"))
+            kind = pa.binary() if b"longer" in batch else narrow
+            op.add_messages(pa.table({"k": pa.array(batch, kind), "t": times}))
             op.advance_watermark(at * S + 1)
-            heard.update(some)
-            assert {row["k"]: row["n"] for row in op.get_result()} == {key: heard[key] for key in some}
+            counts.update(batch)
+            assert {row["k"]: row["n"] for row in op.get_result()} == {key: counts[key] for key in batch}
             op.flush()
 
 
 @pytest.mark.parametrize(
-    ("made", "keys"),
+    ("derived", "keys"),
     [
         (wr.col("price") * Decimal("2"), {"2.2": 2, "5": 2, "5.0002": 1}),
         (wr.col("price") + Decimal("0.5"), {"1.6": 2, "3": 2, "3.0001": 1}),
@@ -152,9 +152,9 @@ def test_rows_around_messages_go_on_where_binaries_of_one_size_become_others(tmp
     ids=repr,
 )  # fmt: skip
 def test_keys_that_are_made_of_decimals_are_those_of_the_digits_that_are_known(
-    made: Any, keys: dict[str, int]
+    derived: Any, keys: dict[str, int]
 ) -> None:
-    with TestDriver(counted(by={"price": made}, emit=wr.Emit())) as driver:
+    with TestDriver(counted(by={"price": derived}, emit=wr.Emit())) as driver:
         for batch in (["1.10", "2.50"], ["1.1000", "2.5001", "2.5"]):
             driver.feed([{"t": 0, "price": Decimal(price)} for price in batch])
             driver.next_offsets()

@@ -19,12 +19,12 @@ def test_every_working_day_is_what_pandas_computes(play: Callable[..., str], tmp
     out = tmp_path / "out"
     said = play("aircraft", "--quick", "--every", str(EVERY), "--out", str(out))
     assert "pandas equality: EQUAL\n" in said
-    found = re.search(r"([\d,]+) of ([\d,]+) working days matched, 0 unmatched\n  0 unequal values", said)
-    assert found is not None, said
-    assert found[1] == found[2] == f"{DAYS:,}"
-    told = {
+    match = re.search(r"([\d,]+) of ([\d,]+) working days matched, 0 unmatched\n  0 unequal values", said)
+    assert match is not None, said
+    assert match[1] == match[2] == f"{DAYS:,}"
+    sessions = {
         kind: [int(n.replace(",", "")) for n in re.findall(r"[\d,]+", line)]
         for kind, line in re.findall(r"^(INSERT|RETRACT) +(.*)$", said, re.MULTILINE)
     }
-    assert all(n > 0 for n in (*told["INSERT"], told["RETRACT"][0]))
+    assert all(n > 0 for n in (*sessions["INSERT"], sessions["RETRACT"][0]))
     assert (out / "days.png").read_bytes().startswith(b"\x89PNG")

@@ -26,11 +26,11 @@ def contents(*folders: Path) -> dict[str, str]:
 
 def assert_equal_to_pandas(text: str) -> None:
     for operator in ("hourly", "rolling"):
-        found = re.search(
+        match = re.search(
             rf"{operator} +([\d,]+) of ([\d,]+) windows matched, 0 unmatched\n +counts: 0 unequal", text
         )
-        assert found is not None, text
-        assert found[1] == found[2] != "0"
+        assert match is not None, text
+        assert match[1] == match[2] != "0"
         assert f"{operator:8} {CANCELLED:,} dead letters of {CANCELLED:,} cancelled flights" in text
     for line in re.findall(r"largest difference in minutes: (.*)", text):
         differences = dict(part.split(" ") for part in line.split(", "))

@@ -94,9 +94,9 @@ def test_the_pandas_windows_equal_plain_loops(data: ModuleType) -> None:
             assert start <= t < start + 24 * hour
             expected.setdefault((start, origin, carrier), []).append(int(delay))
             start += hour
-    found = data.windows_by_pandas(frame, 24)
-    assert len(found) == len(expected)
-    for row in found.itertuples():
+    windows = data.windows_by_pandas(frame, 24)
+    assert len(windows) == len(expected)
+    for row in windows.itertuples():
         delays = expected[(row.start, row.origin, row.carrier)]
         assert row.flights == len(delays)
         numbers = [row.delay, row.median, row.p95]

@@ -547,18 +547,18 @@ def row(i: int) -> dict[str, Any]:
 def feed(op: Any, kind: Kind, numbers: range, clock: Any) -> None:
     """The messages of these numbers, a commit every few: one by one, then together."""
     for first in range(numbers.start, numbers.stop, TOGETHER):
-        some = [
+        rows = [
             (
                 wr.Message(row(i), wr.Position("topic", 0, i)),
                 kind.inputs[i * 5 // 3 % len(kind.inputs)] if kind.inputs else None,
             )
             for i in range(first, first + TOGETHER)
         ]
-        given = (lambda name: (name,)) if kind.inputs else (lambda name: ())
-        for message, name in some[: TOGETHER // 2]:
-            op.add_message(message, *given(name))
-        for name in dict.fromkeys(n for _, n in some):
-            op.add_messages([m for m, n in some[TOGETHER // 2 :] if n == name], *given(name))
+        source_of = (lambda name: (name,)) if kind.inputs else (lambda name: ())
+        for message, name in rows[: TOGETHER // 2]:
+            op.add_message(message, *source_of(name))
+        for name in dict.fromkeys(n for _, n in rows):
+            op.add_messages([m for m, n in rows[TOGETHER // 2 :] if n == name], *source_of(name))
         clock.advance("3 seconds")
         op.timeout()
 
@@ -589,28 +589,28 @@ def go_on(kind: Kind, location: str) -> dict[str, Any]:
     with kind.make().open(location, clock=clock) as op:
         feed(op, kind, SECOND, clock)
         op.drain()
-        told = [said(one) for one in op.get_result()]
+        emitted = [said(one) for one in op.get_result()]
         letters = [[d.reason, plain(d.position), d.commit, d.input] for d in op.dead_letters()]
-        return {"told": told, "letters": letters, "counters": plain(dict(op.counters))}
+        return {"told": emitted, "letters": letters, "counters": plain(dict(op.counters))}
 
 
 def state_of(op: Any, kind: Kind, location: str) -> dict[str, Any]:
     """Return the answers of an open operator and of a reader."""
-    found: dict[str, Any] = {"commit": op.last_commit, "watermark": op.watermark}
+    summary: dict[str, Any] = {"commit": op.last_commit, "watermark": op.watermark}
     definition = kind.make()
     for part in definition.parts:
         name, tables = part.name, tables_of(part)
         named = {"operator": name} if len(definition.parts) > 1 else {}
         if "windows" in tables:
-            found[f"{name}.windows"] = plain(op.get_windows(**named))
+            summary[f"{name}.windows"] = plain(op.get_windows(**named))
         if "messages" in tables:
             inputs = [{"input": i} for i in _inputs_of(part)] or [{}]
-            found[f"{name}.messages"] = [plain(op.get_messages(**named, **i)) for i in inputs]
+            summary[f"{name}.messages"] = [plain(op.get_messages(**named, **i)) for i in inputs]
         if "state" in tables:
             with wr.read_state(location, definition=definition) as state:
                 for table in ("state", "timers"):
-                    found[f"{name}.{table}"] = plain(state.table(table, operator=name).to_pylist())
-    return found
+                    summary[f"{name}.{table}"] = plain(state.table(table, operator=name).to_pylist())
+    return summary
 
 
 def tables_of(part: Any) -> Sequence[str]:
@@ -623,18 +623,18 @@ def tables_of(part: Any) -> Sequence[str]:
 
 def _inputs_of(part: Any) -> list[str]:
     if getattr(part, "anchors", None) is not None:
-        return [given.name for given in part.inputs]
+        return [source.name for source in part.inputs]
     return [part.left.name, part.right.name] if hasattr(part, "left") else []
 
 
 def said(one: Any) -> list[Any]:
     """A pane, or a row."""
-    told = [one.timing.value, plain(one.values), one.commit]
+    pane = [one.timing.value, plain(one.values), one.commit]
     if hasattr(one, "window"):
-        told += [plain(one.window), plain(one.key), one.index, one.kind.value]
+        pane += [plain(one.window), plain(one.key), one.index, one.kind.value]
     elif (one.index, one.kind.value) != (0, "INSERT"):
-        told += [one.index, one.kind.value]
-    return told
+        pane += [one.index, one.kind.value]
+    return pane
 
 
 def plain(value: Any) -> Any:

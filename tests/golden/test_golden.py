@@ -25,20 +25,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def same(found: Any, wanted: Any, where: str) -> None:
+def same(actual: Any, wanted: Any, where: str) -> None:
     """Raise unless these are equal, floats to their last digits."""
     if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys(), where
+        assert actual.keys() == wanted.keys(), where
         for key in wanted:
-            same(found[key], wanted[key], f"{where}: {key}")
+            same(actual[key], wanted[key], f"{where}: {key}")
     elif isinstance(wanted, list):
-        assert len(found) == len(wanted), where
-        for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        assert len(actual) == len(wanted), where
+        for i, (one, other) in enumerate(zip(actual, wanted, strict=True)):
             same(one, other, f"{where}: {i}")
     elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=1e-12), where
+        assert actual == pytest.approx(wanted, rel=1e-12), where
     else:
-        assert found == wanted, where
+        assert actual == wanted, where
 
 
 @pytest.mark.parametrize("name", ARCHIVED)
@@ -49,11 +49,11 @@ def test_a_job_of_an_archive_continues_as_it_would_have(name: str, written: Path
     for folder in ("local", "snapshots"):  # so that the state comes from all segments
         shutil.rmtree(lost / folder)
     same(known(kind, str(lost)), wanted["state"], "from segments")
-    found = go_on(kind, str(job))
-    same(found, {what: wanted[what] for what in found}, "goes on")
-    assert found["told"]
+    state = go_on(kind, str(job))
+    same(state, {what: wanted[what] for what in state}, "goes on")
+    assert state["told"]
 
 
 def test_no_operator_is_without_a_job() -> None:
-    found = {type(part) for name in ARCHIVED for part in KINDS[name].make().parts}
-    assert {kind.__name__.lower() for kind in found} == {name.replace("_", "") for name in FOLDERS}
+    covered = {type(part) for name in ARCHIVED for part in KINDS[name].make().parts}
+    assert {kind.__name__.lower() for kind in covered} == {name.replace("_", "") for name in FOLDERS}

@@ -21,7 +21,7 @@ import pytest
 import windrow as wr
 from tests.conftest import RUN
 from tests.deep import usually
-from tests.kafka.shared_broker import shared_broker, told
+from tests.kafka.shared_broker import describe, shared_broker
 from tests.kafka.spark_jars import jars
 from windrow.connectors.kafka.log import KafkaLog
 from windrow.connectors.kafka.topics import PartitionReader
@@ -55,7 +55,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[wr.Kafka]:
         yield wr.Kafka(servers)
         return
     with KafkaBroker(image) as broker:
-        request.config.stash[BROKER] = told(broker)
+        request.config.stash[BROKER] = describe(broker)
         yield broker.kafka
 
 
@@ -193,16 +193,16 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         stash[RAN] = stash.get(RAN, 0) + 1
 
 
-def _told(config: pytest.Config) -> str:
+def _summary(config: pytest.Config) -> str:
     return f"{config.stash.get(RAN, 0)} Kafka tests against {config.stash[BROKER]}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process that shares the tests with others tells whoever writes the summary (tests/conftest.py)."""
     if BROKER in session.config.stash and hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["told"] = _told(session.config)
+        session.config.workeroutput["told"] = _summary(session.config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if BROKER in config.stash:
-        terminalreporter.write_line(_told(config))
+        terminalreporter.write_line(_summary(config))

@@ -30,7 +30,7 @@ class Shared(NamedTuple):
     emitted: str
 
 
-def told(broker: KafkaBroker) -> str:
+def describe(broker: KafkaBroker) -> str:
     return f"Kafka {broker.version} in container {broker.name} of {broker.image}"
 
 
@@ -55,7 +55,7 @@ def shared_broker(image: str, folder: Path) -> Shared:
 def main(image: str, file: str, pid: str) -> None:
     with KafkaBroker(image) as broker:
         written = Path(file + ".tmp")
-        written.write_text(json.dumps([broker.kafka.servers, told(broker)]))
+        written.write_text(json.dumps([broker.kafka.servers, describe(broker)]))
         written.rename(file)
         print("ready", flush=True)
         with contextlib.suppress(ProcessLookupError):

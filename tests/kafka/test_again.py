@@ -114,7 +114,7 @@ def test_a_consumer_loop_that_lost_its_messages_reads_them_again(
     run(definition, job, source, sink)
     assert sink.panes == before != []  # no pane is sent again
     send(sender, topic, range(60, 90))
-    told, stores = [], []
+    emitted, stores = [], []
     for place in (job, twin):
         with definition.open(str(place), clock=ManualClock()) as op:
             stores.append(kept(op))
@@ -124,11 +124,11 @@ def test_a_consumer_loop_that_lost_its_messages_reads_them_again(
             for at in range(0, len(rest), 10):
                 op.add_messages(rest.slice(at, 10))
             op.drain()
-            told.append((seen, op.get_result(), op.counters, op.dead_letters()))
+            emitted.append((seen, op.get_result(), op.counters, op.dead_letters()))
     assert sum(map(len, stores[0].values())) > 5
     assert stores[0] == stores[1]
-    assert told[0] == told[1]
-    assert len(told[0][1]) > 3
+    assert emitted[0] == emitted[1]
+    assert len(emitted[0][1]) > 3
 
 
 def test_a_partition_of_a_group_is_read_again_by_whoever_is_assigned_it(

@@ -86,12 +86,12 @@ def test_shards_that_lost_their_messages_read_the_topic_again(
     shutil.copytree(job, twin)
     lose(job)
     send(sender, topic, range(60, 75))
-    told = [run(definitions, place, source) for place in (job, twin)]
+    emitted = [run(definitions, place, source) for place in (job, twin)]
     stores = [messages_of(place / "windrow", definitions) for place in (job, twin)]
     assert stores[0] == stores[1]
     assert all(len(pairs) > 3 for (_, cf), pairs in stores[0].items() if cf.endswith(".messages"))
-    assert told[0] == told[1]
-    assert len(told[0]) > 3
+    assert emitted[0] == emitted[1]
+    assert len(emitted[0]) > 3
 
 
 @keyed(True)

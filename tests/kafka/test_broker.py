@@ -45,10 +45,12 @@ def committed(kafka: wr.Kafka, count: int) -> list[bytes]:
     consumer = quiet(kafka).consumer(auto_offset_reset="earliest")
     try:
         consumer.assign([topic_partition("kept", 0, 0)])
-        found: list[Any] = []
-        while len(found) < count:
-            found += [m.value() for m in consumer.consume(count - len(found), timeout=1.0) if not m.error()]
-        return found
+        records: list[Any] = []
+        while len(records) < count:
+            records += [
+                m.value() for m in consumer.consume(count - len(records), timeout=1.0) if not m.error()
+            ]
+        return records
     finally:
         consumer.close()
 

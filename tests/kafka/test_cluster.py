@@ -29,7 +29,7 @@ def test_topic_ids_are_distinguished_from_topics_whatever_bits_they_have(
 ) -> None:
     """One id in three has a digit that librdkafka writes as `+` or `/`."""
     topics = [new_topic() for _ in range(12)]
-    found = Cluster(kafka).ids(topics)
+    ids = Cluster(kafka).ids(topics)
     for topic in topics:
-        topic_id = found[topic][0]
+        topic_id = ids[topic][0]
         assert topic_of(topic_source(topic, topic_id)) == (topic, topic_id)

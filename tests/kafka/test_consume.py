@@ -284,12 +284,12 @@ def test_members_of_a_group_share_partitions_and_take_over_from_who_leaves(
             sent.update((s // 10, f"k{partition}") for s in seconds)
 
     def published() -> Counter[tuple[int, str]]:
-        found: Counter[tuple[int, str]] = Counter()
+        counts: Counter[tuple[int, str]] = Counter()
         for record in read_all(kafka, out, 0):
             value = json.loads(record.value())
             second = int(value["window"]["start"][17:19]) + 60 * int(value["window"]["start"][14:16])
-            found[second // 10, value["k"]] += value["n"]
-        return found
+            counts[second // 10, value["k"]] += value["n"]
+        return counts
 
     def member() -> Running:
         return Running(tmp_path, source, group=f"g-{topic}", sink=wr.sinks.kafka(out, kafka))
@@ -372,16 +372,16 @@ def test_a_join_and_what_follows_it_read_a_topic_for_each_input(
     sender.send_rows(topics["right"], [row(2)], 0)
     sender.send_rows(topics["right"], [row(6, "b"), row(5)], 1)
     for job in (join, chain):
-        location, told = str(tmp_path / job.name), wr.sinks.memory()
-        job.run(location, sources, sink=told, available_now=True)
+        location, sink = str(tmp_path / job.name), wr.sinks.memory()
+        job.run(location, sources, sink=sink, available_now=True)
         sender.send_rows(topics["right"], [row(6, "a", 7)], 0)
-        job.run(location, sources, sink=told, available_now=True)
+        job.run(location, sources, sink=sink, available_now=True)
         with job.open(location) as op:
             read = {name: sum(offsets.values()) for name, offsets in op.next_offsets().items()}
             assert read == {"left": 3, "right": 4 if job is join else 5}
             assert op.counters["rows"] == sum(read.values())
         if job is join:
-            assert sorted((r["left_t"], r["right_t"], r["right_v"]) for r in told.panes) == [
+            assert sorted((r["left_t"], r["right_t"], r["right_v"]) for r in sink.panes) == [
                 (1 * SECOND, 2 * SECOND, 1), (4 * SECOND, 5 * SECOND, 1), (4 * SECOND, 6 * SECOND, 7),
             ]  # fmt: skip
 

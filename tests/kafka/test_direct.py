@@ -35,12 +35,12 @@ def rows(seconds: range, k: str) -> list[dict[str, Any]]:
 
 def panes(kafka: wr.Kafka, topic: str) -> Counter[tuple[str, str]]:
     """Count the messages in the panes on a topic, by window and key; each pane may be there once."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for partition in kafka.partitions(topic):
         for record in read_all(kafka, topic, partition):
             value = json.loads(record.value())
-            found[value["window"]["start"][14:19], value["k"]] += value["n"]
-    return found
+            counts[value["window"]["start"][14:19], value["k"]] += value["n"]
+    return counts
 
 
 @pytest.fixture

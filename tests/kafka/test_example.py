@@ -32,11 +32,11 @@ def arguments(kafka: wr.Kafka, tmp_path: Path) -> list[str]:
 
 def sent_and_panes(said: str) -> tuple[str, str]:
     """Return the numbers of a run whose windows are equal."""
-    found = re.search(
+    match = re.search(
         rf"^([\d,]+) flights sent.*^([\d,]+) panes of {WINDOWS} windows.*EQUAL$", said, re.M | re.S
     )
-    assert found is not None and "NOT EQUAL" not in said, said
-    return found[1], found[2]
+    assert match is not None and "NOT EQUAL" not in said, said
+    return match[1], match[2]
 
 
 @pytest.mark.slow
@@ -45,16 +45,16 @@ def test_on_spark_every_window_is_what_pandas_makes_of_the_flights(
 ) -> None:
     """As a rule in the session of the tests; the workers of its own would be of the Python that runs it."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    told = [sent_and_panes(run("kafka_delays", *arguments)) for _ in range(usually(1, deep=2))]
-    assert [sent for sent, _ in told] == [SENT, "0"][: len(told)]
-    assert len({panes for _, panes in told}) == 1
+    outcomes = [sent_and_panes(run("kafka_delays", *arguments)) for _ in range(usually(1, deep=2))]
+    assert [sent for sent, _ in outcomes] == [SENT, "0"][: len(outcomes)]
+    assert len({panes for _, panes in outcomes}) == 1
     assert usually(os.environ.get("PYSPARK_PYTHON"), deep=sys.executable) == sys.executable
 
 
 @pytest.mark.slow
 def test_alone_every_window_is_what_pandas_makes_of_the_flights(arguments: list[str], tmp_path: Path) -> None:
     """As a program. Again: nothing is sent, nothing is counted, nothing is published."""
-    told = []
+    outcomes = []
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, str(EXAMPLE), *arguments, "--alone"],
@@ -65,6 +65,6 @@ def test_alone_every_window_is_what_pandas_makes_of_the_flights(arguments: list[
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        told.append(sent_and_panes(done.stdout))
-    assert [sent for sent, _ in told] == [SENT, "0"]
-    assert told[0][1] == told[1][1]
+        outcomes.append(sent_and_panes(done.stdout))
+    assert [sent for sent, _ in outcomes] == [SENT, "0"]
+    assert outcomes[0][1] == outcomes[1][1]

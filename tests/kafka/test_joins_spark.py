@@ -71,5 +71,5 @@ def test_two_topics_join_and_each_pair_comes_once(
     run(resume=resumes)
     send(range(90, 100))
     run(resume=resumes, drain=True)
-    told = Counter((p["k"], p["order"], p["paid"]) for _, p in committed(kafka, pairs))
-    assert told == by_hand(range(100)) and len(told) > 250
+    emitted = Counter((p["k"], p["order"], p["paid"]) for _, p in committed(kafka, pairs))
+    assert emitted == by_hand(range(100)) and len(emitted) > 250

@@ -67,10 +67,10 @@ def test_every_commit_can_be_read_as_it_was(tmp_path: Path, log: KafkaLog, kind:
     history: dict[int, Any] = {}
     begun(KINDS[kind], tmp_path / "job", range(40), history, log=log)
     shutil.rmtree(tmp_path / "job")
-    for commit, told in history.items():
+    for commit, expected in history.items():
         with wr.read_state(log=log, as_of=commit) as state:
-            assert answers(state, KINDS[kind]) == told
-    assert len({repr(told) for told in history.values()}) == 4
+            assert answers(state, KINDS[kind]) == expected
+    assert len({repr(expected) for expected in history.values()}) == 4
 
 
 def test_where_segments_are_gone_the_changelog_serves(
@@ -126,7 +126,7 @@ def test_a_cache_is_used_and_left_alone(tmp_path: Path, log: KafkaLog) -> None:
     (tmp_path / "elsewhere").rename(tmp_path / "job" / "segments")
     after = listing(tmp_path / "job")
     assert {name: after[name] for name in before if name != "segments"} == {
-        name: told for name, told in before.items() if name != "segments"
+        name: answer for name, answer in before.items() if name != "segments"
     }
 
 
@@ -205,5 +205,5 @@ def test_spark_reads_the_state_of_a_job_by_the_name_of_its_log(
     begun(KINDS["full state"], tmp_path / "job", range(40), log=log)
     shutil.rmtree(tmp_path / "job")
     frame = spark.read.format("windrow").option("table", "messages")
-    found = frame.load(f"log:{log.kafka.servers}/{log.name}").orderBy("x").collect()
-    assert [row.x for row in found] == list(range(40))
+    rows = frame.load(f"log:{log.kafka.servers}/{log.name}").orderBy("x").collect()
+    assert [row.x for row in rows] == list(range(40))

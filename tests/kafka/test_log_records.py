@@ -44,9 +44,9 @@ class Answers:
 
 @pytest.fixture
 def files(place: KafkaPlace) -> KafkaRecords:
-    found = place.files()
-    found.prepare()
-    return found
+    listed = place.files()
+    listed.prepare()
+    return listed
 
 
 def test_nobody_creates_without_a_claim(files: KafkaRecords) -> None:
@@ -121,14 +121,14 @@ def test_a_record_that_is_not_there_after_a_failure_is_known_by_nobody(
     assert place.open().tail().commit_number == 0
 
 
-@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("finished", [True, False])
 def test_a_driver_that_was_ended_while_it_committed_looks_what_became_of_it(
-    files: KafkaRecords, made: bool
+    files: KafkaRecords, finished: bool
 ) -> None:
     files.claim()
     assert files._claim is not None
-    files._claim = Answers(files._claim, FencedOff(), write=made)  # type: ignore[assignment]
-    assert files.create(0, b"x") is made
+    files._claim = Answers(files._claim, FencedOff(), write=finished)  # type: ignore[assignment]
+    assert files.create(0, b"x") is finished
 
 
 def test_another_drivers_record_of_the_same_bytes_is_not_taken_for_ones_own(

@@ -88,6 +88,6 @@ def test_a_deleted_range_is_copied_to_the_changelog_key_by_key(kafka: wr.Kafka, 
     shard.apply(2, second)
     kept = dict(shard.kv.scan("w"))
     shard.close()
-    found = MemoryKV(["w"])
-    assert log.restore("job-1", 0, found.write) == 2
-    assert dict(found.scan("w")) == kept == {b"b": b"2", b"d": b"1"}
+    store = MemoryKV(["w"])
+    assert log.restore("job-1", 0, store.write) == 2
+    assert dict(store.scan("w")) == kept == {b"b": b"2", b"d": b"1"}

@@ -54,7 +54,7 @@ def run(spark: Any, source: Any, place: Path, definition: wr.Aggregate, log: Kaf
         query.stop()
 
 
-def told(place: Path) -> list[dict[str, Any]]:
+def panes_in(place: Path) -> list[dict[str, Any]]:
     panes = wr.read_panes(str(place / "panes"))
     return sorted(panes.drop_columns(["job"] if "job" in panes.column_names else []).to_pylist(), key=str)
 
@@ -75,8 +75,8 @@ def test_the_whole_folder_is_deleted_and_the_query_continues(
     source.add(rows(20))
     run(spark, source, places[0], define(agg), log)
     run(spark, source, places[1], define(agg), None)
-    assert told(places[0]) == told(places[1])
-    assert len(told(places[0])) > 10
+    assert panes_in(places[0]) == panes_in(places[1])
+    assert len(panes_in(places[0])) > 10
 
 
 def test_shards_come_back_from_the_changelog_where_segments_expired(
@@ -92,14 +92,14 @@ def test_shards_come_back_from_the_changelog_where_segments_expired(
     # What the changelog does not have yet is the last commit.
     topic, last = f"{log.name}-segments", log.log(None).tail().last_commit  # type: ignore[arg-type]
     assert last is not None
-    for result in last.shards:
-        first = min(at[0] for at in result.kept.values())
-        assert PartitionReader(log.kafka, topic, result.shard).bounds()[0] < first
-        delete_below(log.kafka.admin(), topic, result.shard, first)
+    for shard in last.shards:
+        first = min(at[0] for at in shard.kept.values())
+        assert PartitionReader(log.kafka, topic, shard.shard).bounds()[0] < first
+        delete_below(log.kafka.admin(), topic, shard.shard, first)
     source.add(rows(30))
     run(spark, source, places[0], define(INCREMENTAL), log)
     run(spark, source, places[1], define(INCREMENTAL), None)
-    assert told(places[0]) == told(places[1])
+    assert panes_in(places[0]) == panes_in(places[1])
 
 
 def test_foreach_batch_takes_a_log_too(spark: Any, feed: Any, tmp_path: Path, log: KafkaLog) -> None:

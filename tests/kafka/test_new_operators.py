@@ -102,8 +102,8 @@ def test_what_comes_on_a_topic_is_sent_to_a_topic_once(
     run()
     sender.send_rows(topic, [row(40, v=0)])
     run()
-    told = sorted((v["k"], v.get("v", v.get("n"))) for _, v in committed(kafka, out))
-    assert told == wanted and len(committed(kafka, dead)) == 1
+    emitted = sorted((v["k"], v.get("v", v.get("n"))) for _, v in committed(kafka, out))
+    assert emitted == wanted and len(committed(kafka, dead)) == 1
 
 
 BOTH = wr.CoGroup(
@@ -168,8 +168,8 @@ def test_several_topics_go_to_one_operator(
     topics, out = {"a": new_topic(1), "b": new_topic(1)}, new_topic(1)
 
     def run(**rows: list[dict[str, Any]]) -> None:
-        for name, some in rows.items():
-            sender.send_rows(topics[name], some)
+        for name, sent in rows.items():
+            sender.send_rows(topics[name], sent)
         sources = {name: wr.sources.kafka(kafka, topic, value=VALUE) for name, topic in topics.items()}
         sink = wr.sinks.kafka(out, kafka)
         both.run(str(tmp_path), sources, sink=sink, available_now=True, clock=ManualClock())
@@ -177,5 +177,5 @@ def test_several_topics_go_to_one_operator(
     run(a=[row(1, v=1), row(12)], b=[row(2, v=10), row(3, "b", 20)])
     run(a=[row(2, v=5)])
     run(b=[row(4, v=30), row(15)])
-    told = sorted(tuple(v[name] for name in columns.split()) for _, v in committed(kafka, out))
-    assert told == wanted
+    emitted = sorted(tuple(v[name] for name in columns.split()) for _, v in committed(kafka, out))
+    assert emitted == wanted

@@ -82,7 +82,7 @@ def kafka(kafka_image: str) -> Iterator[wr.Kafka]:
 
 
 @pytest.fixture(scope="module")
-def given(kafka: wr.Kafka) -> wr.Kafka:
+def cluster(kafka: wr.Kafka) -> wr.Kafka:
     kafka.create_topic("given", 2)
     producer = kafka.producer()
     for i in range(100):
@@ -92,24 +92,24 @@ def given(kafka: wr.Kafka) -> wr.Kafka:
     return kafka
 
 
-def test_a_job_with_all_of_it_in_kafka_runs_and_is_asked(given: wr.Kafka, tmp_path: Path) -> None:
-    log, flights = wr.kafka_log(given, "job"), wr.sources.kafka(given, "given", value=VALUE)
-    COUNTS.run(tmp_path / "job", flights, sink=wr.sinks.kafka("told", given), log=log, available_now=True)
+def test_a_job_with_all_of_it_in_kafka_runs_and_is_asked(cluster: wr.Kafka, tmp_path: Path) -> None:
+    log, flights = wr.kafka_log(cluster, "job"), wr.sources.kafka(cluster, "given", value=VALUE)
+    COUNTS.run(tmp_path / "job", flights, sink=wr.sinks.kafka("told", cluster), log=log, available_now=True)
     with wr.read_state(log=log) as state:
         assert sum(w.messages for w in state.get_windows()) == 100
-    consumer = given.consumer(group_id="reader", auto_offset_reset="earliest")
+    consumer = cluster.consumer(group_id="reader", auto_offset_reset="earliest")
     consumer.subscribe(["told"])
-    told: list[Any] = []
-    while len(told) < 18:  # nine windows of two keys are over
-        told += [json.loads(m.value()) for m in consumer.consume(18, 1.0) if m.error() is None]
+    records: list[Any] = []
+    while len(records) < 18:  # nine windows of two keys are over
+        records += [json.loads(m.value()) for m in consumer.consume(18, 1.0) if m.error() is None]
     consumer.close()
-    assert {(p["k"], p["n"]) for p in told} == {("a", 5), ("b", 5)}
+    assert {(p["k"], p["n"]) for p in records} == {("a", 5), ("b", 5)}
 
 
 @pytest.mark.slow
-def test_sparks_tasks_read_it_by_the_sources_options(given: wr.Kafka, spark: Any) -> None:
-    reader = spark.read.format("windrow-kafka").option("kafka.bootstrap.servers", given.servers)
-    for name, value in given.config:
+def test_sparks_tasks_read_it_by_the_sources_options(cluster: wr.Kafka, spark: Any) -> None:
+    reader = spark.read.format("windrow-kafka").option("kafka.bootstrap.servers", cluster.servers)
+    for name, value in cluster.config:
         reader = reader.option(f"kafka.{name}", value)
     assert reader.option("subscribe", "given").load().count() == 100
 
@@ -123,9 +123,9 @@ def test_sparks_tasks_read_it_by_the_sources_options(given: wr.Kafka, spark: Any
     ids=["a wrong password", "a stranger's certificate"],
 )
 def test_who_is_not_let_in_is_informed_why(
-    given: wr.Kafka, tmp_path: Path, changed: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+    cluster: wr.Kafka, tmp_path: Path, changed: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windrow.connectors.kafka.source_metadata.TIMEOUT_S", 6)
-    other = wr.Kafka(given.servers, {**dict(given.config), **changed, "log_level": 0})
+    other = wr.Kafka(cluster.servers, {**dict(cluster.config), **changed, "log_level": 0})
     with pytest.raises(e.KafkaFailed, match=f"last error: .*{why}"):
         COUNTS.run(tmp_path / "job", wr.sources.kafka(other, "given", value=VALUE), available_now=True)

@@ -37,22 +37,22 @@ def read(cluster: Any, topic: str, **config: Any) -> list[tuple[int, bytes]]:
     """(offset, value) of all records up to the end."""
     consumer = cluster.consumer(enable_partition_eof=True, **config)
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
+    records = []
     while True:
         message = consumer.poll(10)
         if message is not None and message.error() is None:
-            found.append((message.offset(), message.value()))
+            records.append((message.offset(), message.value()))
         elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
             break
     consumer.close()
-    return found
+    return records
 
 
 def ends(cluster: Any, topic: str, **config: Any) -> tuple[int, int]:
     consumer = cluster.consumer(**config)
-    found: tuple[int, int] = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    extent: tuple[int, int] = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
     consumer.close()
-    return found
+    return extent
 
 
 def ended(scene: Scene, producer: Any, *, commit: bool = True) -> None:
@@ -263,12 +263,12 @@ def test_a_batch_outside_of_a_transaction_is_not_taken(scene: Scene) -> None:
 def test_what_is_purged_is_reported_and_not_written(scene: Scene) -> None:
     cluster, topic = scene
     producer = cluster.producer(linger_ms=10_000)
-    told: list[Any] = []
-    producer.produce_batch(topic, [{"value": "a"}], on_delivery=lambda error, _: told.append(error.code()))
+    errors: list[Any] = []
+    producer.produce_batch(topic, [{"value": "a"}], on_delivery=lambda error, _: errors.append(error.code()))
     producer.purge()
     while len(producer):
         producer.flush(10)
-    assert (told, read(cluster, topic)) == ([KafkaError._PURGE_QUEUE], [])
+    assert (errors, read(cluster, topic)) == ([KafkaError._PURGE_QUEUE], [])
 
 
 def test_who_does_not_hear_of_a_topic_says_so() -> None:

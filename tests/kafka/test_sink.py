@@ -34,12 +34,12 @@ def message(offset: int, second: int, k: str = "a", v: int = 1) -> wr.Message:
 
 def committed(kafka: wr.Kafka, topic: str) -> list[Any]:
     """The values of all records that a read_committed reader sees, partition after partition."""
-    found = []
+    records = []
     for partition in kafka.partitions(topic):
         for record in read_all(kafka, topic, partition):
             value = record.value()
-            found.append((record.key(), None if value is None else json.loads(value)))
-    return found
+            records.append((record.key(), None if value is None else json.loads(value)))
+    return records
 
 
 def counts(records: list[Any]) -> list[tuple[str, str, int, str]]:

@@ -113,9 +113,9 @@ def test_where_more_comes_than_is_read_at_once_the_rest_is_passed_over(
 
     sender.send_rows(topic, rows(0, 10))
     definition.run(str(tmp_path), source, sink=Late(), stop=read, tick="20 milliseconds")
-    found = unread(tmp_path)
-    assert found[0] == [0, 0, 8]
-    assert found[-1][2] == 58
+    offsets = unread(tmp_path)
+    assert offsets[0] == [0, 0, 8]
+    assert offsets[-1][2] == 58
     with definition.open(str(tmp_path)) as op:
         assert op.counters["rows"] + op.counters["unread"] == 60
         assert op.counters["unread"] >= 50

@@ -114,10 +114,10 @@ def test_ranges_are_split_until_there_are_as_many_as_asked_for() -> None:
 def test_data_that_is_gone_stops_the_query_unless_that_was_allowed(
     ends: dict[str, Extent], said: str
 ) -> None:
-    found = losses({"t": Topic(A, {0: 20})}, ends)
+    lost = losses({"t": Topic(A, {0: 20})}, ends)
     with pytest.raises(SourceLost, match=f"(?s){said}.*failOnDataLoss"):
-        refuse(found, fail=True)
-    refuse(found, fail=False)
+        refuse(lost, fail=True)
+    refuse(lost, fail=False)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_data_that_is_gone_stops_the_query_unless_that_was_allowed(
     ],
 )
 def test_a_broker_that_went_back_is_never_read_on_from(ends: dict[str, Extent], said: str) -> None:
-    found = losses({"t": Topic(A, {0: 20})}, ends)
+    lost = losses({"t": Topic(A, {0: 20})}, ends)
     for fail in (True, False):
         with pytest.raises(SourceLost, match=said):
-            refuse(found, fail=fail)
+            refuse(lost, fail=fail)
 
 
 def test_going_on_counts_what_expired_and_reads_a_topic_made_anew_from_its_beginning() -> None:

@@ -22,10 +22,10 @@ ALL = ReadAllAvailable()
 
 
 def source(kafka: wr.Kafka, topic: str, **options: Any) -> KafkaDataSource:
-    given = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic, **options}
+    settings = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic, **options}
     if "assign" in options or "subscribePattern" in options:
-        del given["subscribe"]
-    return KafkaDataSource({name.lower(): str(value) for name, value in given.items()})
+        del settings["subscribe"]
+    return KafkaDataSource({name.lower(): str(value) for name, value in settings.items()})
 
 
 def bounded(kafka: wr.Kafka, topic: str, **options: Any) -> KafkaReader:
@@ -113,16 +113,16 @@ def test_a_range_that_ends_in_aborted_records_and_control_records_is_read_to_its
     sender.transact(topic, ["x", "y", "z"], commit=False)  # 3 to 6
     read, end = step(reader, start)
     assert read == ["a", "b"]
-    [told] = end["topics"].values()
-    assert told["next"] == {"0": 7}
+    [offset] = end["topics"].values()
+    assert offset["next"] == {"0": 7}
     assert step(reader, end) == ([], end)
     for _ in range(2):
         # Every possible end of a batch, also those that fall on what nobody sees.
         for cut in range(8):
-            told["next"] = {"0": cut}
+            offset["next"] = {"0": cut}
             assert values(reader, start, end) == ["a", "b"][:cut]
         sender.transact(topic, ["c"])
-    told["next"] = {"0": 4}
+    offset["next"] = {"0": 4}
     assert step(reader, end)[0] == ["c", "c"]
 
 
@@ -334,11 +334,11 @@ def test_options_that_mean_nothing_are_refused_before_anything_is_read(
     kafka: wr.Kafka, options: dict[str, str], said: str
 ) -> None:
     both = options.get("subscribe") == "t"
-    given = source(kafka, "t", **options)
+    reader = source(kafka, "t", **options)
     if both:
-        given.options["subscribe"] = "t"
+        reader.options["subscribe"] = "t"
     with pytest.raises(wr.ConfigurationError, match=said):
-        given.schema()
+        reader.schema()
 
 
 @pytest.mark.parametrize(

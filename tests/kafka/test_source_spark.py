@@ -64,9 +64,11 @@ def test_a_stream_is_read_in_batches_of_the_asked_size_and_continues_by_its_chec
     sender.send(topic, ["b0", "b1", "b2"], 1)
     query = run()
     assert batches == [["a0", "a1", "b0", "b1"], ["a2", "b2"]]
-    [told] = query.recentProgress[0]["sources"]
+    [progress] = query.recentProgress[0]["sources"]
     newest = (
-        json.loads(told["latestOffset"]) if isinstance(told["latestOffset"], str) else told["latestOffset"]
+        json.loads(progress["latestOffset"])
+        if isinstance(progress["latestOffset"], str)
+        else progress["latestOffset"]
     )
     [told_topic] = newest["topics"].values()
     assert told_topic["next"] == {"0": 3, "1": 3}

@@ -26,15 +26,15 @@ PUBLISHED = "published, not noted"
 
 def policies(column: str, *, counting: bool = True) -> st.SearchStrategy[Any]:
     """Policy of an input for `deliver=`, mostly none. column: of numbers; counting: some may be skipped for others."""
-    found = [wr.deliver.within("4 seconds"), wr.deliver.within("0 seconds").guarantee(wr.col(column) == 1)]
+    allowed = [wr.deliver.within("4 seconds"), wr.deliver.within("0 seconds").guarantee(wr.col(column) == 1)]
     if counting:
-        found += [
+        allowed += [
             wr.deliver.latest(),
             wr.deliver.newest(2, per="input", record="dead_letters"),
             wr.deliver.newest(1).guarantee(wr.lit(6) / wr.col(column) > 2),
             wr.deliver.throttle("3 seconds"),
         ]
-    return st.sampled_from([*[None] * 12, *found])
+    return st.sampled_from([*[None] * 12, *allowed])
 
 
 class Drawn(NamedTuple):
@@ -88,13 +88,13 @@ class Operator:
     @property
     def tables(self) -> dict[str, pa.Table]:
         """The messages by input."""
-        found = {}
-        for given in self.definition.inputs:
-            name = given.name if self.definition.by_input else None
+        by_name = {}
+        for source in self.definition.inputs:
+            name = source.name if self.definition.by_input else None
             schema = self.schema if name is None else self.schema[name]
             rows = [dict(m.payload) for m in self.messages if m.input == name]
-            found[given.name] = pa.Table.from_pylist(rows, schema)
-        return found
+            by_name[source.name] = pa.Table.from_pylist(rows, schema)
+        return by_name
 
 
 class Mortal(MemorySink):
@@ -139,10 +139,10 @@ class Life:
         self.sent += made
         return made
 
-    def give(self, made: Sequence[tuple[str, Message]]) -> None:
+    def give(self, messages: Sequence[tuple[str, Message]]) -> None:
         """In one step, which takes them in position order however they come."""
         step: dict[str, list[Message]] = {}
-        for name, message in reversed(made):
+        for name, message in reversed(messages):
             step.setdefault(name, []).append(message)
         if step:
             self.driver.feed(step)
@@ -181,8 +181,8 @@ class Life:
             case "watermark":
                 reached_us = max(driver.op.watermark, self.case.start_us)
                 if reached_us < END_OF_TIME_US:
-                    given = self.case.definition.inputs
-                    own = [i.name for i in given if i.watermark.kind == "explicit" and len(given) > 1]
+                    inputs = self.case.definition.inputs
+                    own = [i.name for i in inputs if i.watermark.kind == "explicit" and len(inputs) > 1]
                     driver.advance_event_time(
                         reached_us + value * self.case.unit_us, [*own, None][value % (len(own) + 1)]
                     )
@@ -227,8 +227,8 @@ class Life:
         """All that was told, in order, buried and kept is what the oracle makes of the steps in the log."""
         self.driver.next_offsets()
         if not self.sinks:
-            told = self.acknowledged + self.driver.op.get_result()
-            assert all_panes_equal(told, self.driver.committed_panes())
+            emitted = self.acknowledged + self.driver.op.get_result()
+            assert all_panes_equal(emitted, self.driver.committed_panes())
             return self.driver.check(dead_letters=True)
         expected = self.driver.check(self.sinks[self.definition.name].panes, dead_letters=True)
         self.driver.check(dead_letters=True)  # what the files of the commits hold is the same

@@ -36,9 +36,9 @@ def one_group(kernel: Kernel, *pieces: Parts) -> Parts:
 def value(aggregation: wr.Aggregation, *columns: pa.Array, **how: Any) -> Any:
     """The result over one group of rows."""
     kernel = make_kernel(aggregation, [c.type for c in columns])
-    result = kernel.finish(one_group(kernel, kernel.lift(rows(*columns, **how))), 1)
-    assert result.type == kernel.output_type()
-    return result[0].as_py()
+    values = kernel.finish(one_group(kernel, kernel.lift(rows(*columns, **how))), 1)
+    assert values.type == kernel.output_type()
+    return values[0].as_py()
 
 
 def commits(aggregation: wr.Aggregation, *steps: Arguments) -> Any:
@@ -54,15 +54,15 @@ def test_flights_of_three_carriers_in_one_table() -> None:
     carrier = pa.array(["AA", "UA", "AA", "DL", "UA", "AA"])
     delay = pa.array([10, None, -4, 7, 30, 3])
     groups = Groups([carrier], 6)
-    found: dict[str, list[Any]] = {}
+    results: dict[str, list[Any]] = {}
     for aggregation in (wr.count(), wr.count("delay"), wr.sum("delay"), wr.avg("delay"), wr.max("delay"),
                         wr.variance("delay"), wr.first("delay"), wr.collect_list("delay"), wr.median("delay"),
                         wr.top_k("delay", 2)):  # fmt: skip
         columns = () if not aggregation.args else (delay,)
         kernel = make_kernel(aggregation, [c.type for c in columns])
         lifted = kernel.lift(rows(*columns, times=[0] * 6))
-        found[repr(aggregation)] = kernel.finish(kernel.merge(lifted, groups, []), 3).to_pylist()
-    assert found == {
+        results[repr(aggregation)] = kernel.finish(kernel.merge(lifted, groups, []), 3).to_pylist()
+    assert results == {
         "wr.count()": [3, 2, 1],
         "wr.count('delay')": [3, 1, 1],
         "wr.sum('delay')": [9, 30, 7],
@@ -87,25 +87,25 @@ def test_a_sum_that_passes_int64_on_the_way_comes_back_exact() -> None:
 
 def test_a_sum_beyond_int64_is_null_and_an_overflow() -> None:
     kernel = make_kernel(wr.sum("x"), [ONE])
-    result = kernel.finish(one_group(kernel, kernel.lift(rows(pa.array([2**62, 2**62])))), 1)
-    assert result.to_pylist() == [None]
-    assert kernel.overflowed(result).to_pylist() == [True]
+    totals = kernel.finish(one_group(kernel, kernel.lift(rows(pa.array([2**62, 2**62])))), 1)
+    assert totals.to_pylist() == [None]
+    assert kernel.overflowed(totals).to_pylist() == [True]
     assert make_kernel(wr.avg("x"), [ONE]).overflowed(pa.nulls(1, pa.float64())).to_pylist() == [False]
 
 
 def test_a_sum_beyond_int64_is_a_decimal_on_request() -> None:
     kernel = make_kernel(wr.sum("x"), [ONE], {"integer_overflow": "decimal"})
-    result = kernel.finish(one_group(kernel, kernel.lift(rows(pa.array([2**62, 2**62])))), 1)
-    assert result.to_pylist() == [Decimal(2**63)]
-    assert result.type == pa.decimal128(38, 0)
+    totals = kernel.finish(one_group(kernel, kernel.lift(rows(pa.array([2**62, 2**62])))), 1)
+    assert totals.to_pylist() == [Decimal(2**63)]
+    assert totals.type == pa.decimal128(38, 0)
 
 
 def test_a_decimal_sum_beyond_38_digits_is_null_where_arrow_would_wrap() -> None:
     largest = Decimal("9" * 36 + ".99")
     column = pa.array([largest] * 3, pa.decimal128(38, 2))
     kernel = make_kernel(wr.sum("x"), [column.type])
-    result = kernel.finish(one_group(kernel, kernel.lift(rows(column))), 1)
-    assert kernel.overflowed(result).to_pylist() == [True]
+    totals = kernel.finish(one_group(kernel, kernel.lift(rows(column))), 1)
+    assert kernel.overflowed(totals).to_pylist() == [True]
     assert value(wr.sum("x"), pa.array([largest], column.type)) == largest
     assert value(wr.sum("x"), pa.array([largest, largest, largest.copy_negate()], column.type)) == largest
 
@@ -235,9 +235,9 @@ def test_max_by_takes_nan_as_the_largest_and_the_zeros_as_equal() -> None:
 
 def test_a_set_is_sorted_and_knows_one_nan_and_one_zero() -> None:
     column = pa.array([3.0, math.nan, -0.0, 0.0, None, math.nan, -5.0])
-    found = value(wr.collect_set("x"), column)
-    assert found[:3] == [-5.0, 0.0, 3.0] and math.isnan(found[3]) and len(found) == 4
-    assert math.copysign(1, found[1]) == 1.0
+    values = value(wr.collect_set("x"), column)
+    assert values[:3] == [-5.0, 0.0, 3.0] and math.isnan(values[3]) and len(values) == 4
+    assert math.copysign(1, values[1]) == 1.0
     assert value(wr.count_distinct("x"), column) == 4
 
 

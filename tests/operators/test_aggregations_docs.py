@@ -17,9 +17,9 @@ TEXT = PAGE.read_text()
 
 
 def test_the_examples_run() -> None:
-    found = doctest.testfile(str(PAGE), module_relative=False)
-    assert found.attempted > 5
-    assert found.failed == 0
+    outcome = doctest.testfile(str(PAGE), module_relative=False)
+    assert outcome.attempted > 5
+    assert outcome.failed == 0
 
 
 def table_after(heading: str) -> dict[str, str]:

@@ -224,8 +224,8 @@ def reference_percentile(numbers: list[Any], fraction: float) -> float | None:
 
 def nearest_rank(fraction: float) -> Callable[[list[Message]], float | None]:
     def reference(messages: list[Message]) -> float | None:
-        found = sorted(map(float, values(messages)), key=ranked)
-        return found[max(math.ceil(fraction * len(found)), 1) - 1] if found else None
+        ordered = sorted(map(float, values(messages)), key=ranked)
+        return ordered[max(math.ceil(fraction * len(ordered)), 1) - 1] if ordered else None
 
     return reference
 
@@ -246,12 +246,12 @@ def weighted(messages: list[Message]) -> float | None:
     return exact_sum([x * w for x, w in pairs]) / weight
 
 
-def one_of(found: list[Any], last: bool = False) -> Any:
-    return None if not found else found[-1 if last else 0]
+def one_of(values: list[Any], last: bool = False) -> Any:
+    return None if not values else values[-1 if last else 0]
 
 
-def distinct(found: list[Any]) -> list[Any]:
-    return sorted({ranked(v): v for v in found}.values(), key=ranked)
+def distinct(values: list[Any]) -> list[Any]:
+    return sorted({ranked(v): v for v in values}.values(), key=ranked)
 
 
 def approx(tolerance: float = 0.0) -> Callable[[Any, Any], bool]:
@@ -313,8 +313,8 @@ def integer_sum(messages: list[Message]) -> int | None:
 
 
 def average(messages: list[Message]) -> float | None:
-    found = values(messages)
-    return exact_sum(found) / len(found) if found else None
+    numbers = values(messages)
+    return exact_sum(numbers) / len(numbers) if numbers else None
 
 
 def top_by(messages: list[Message]) -> list[dict[str, Any]]:
@@ -325,8 +325,8 @@ def top_by(messages: list[Message]) -> list[dict[str, Any]]:
 
 def joined(messages: list[Message]) -> Any:
     """In order of arrival."""
-    found = values(messages)
-    return found[0][:0].join(found) if found else None
+    texts = values(messages)
+    return texts[0][:0].join(texts) if texts else None
 
 
 INTEGERS = each("int64", "int32", "int8", "uint64", "bool", "null")
@@ -432,9 +432,9 @@ def test_any_cut_and_any_bracketing_give_the_reference(columns: tuple[str, ...],
     @given(cases(*columns))
     def check(case: Case) -> None:
         for kind, kernel in zip(kinds, kernels, strict=True):
-            found = run(kernel, case)
-            assert sorted(found) == case.groups
-            for group, value in found.items():
+            outcome = run(kernel, case)
+            assert sorted(outcome) == case.groups
+            for group, value in outcome.items():
                 expected = kind.reference(case.of_group(group))
                 assert kind.same(expected, value), (kind, expected, value, case)
 

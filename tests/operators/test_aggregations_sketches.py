@@ -75,8 +75,8 @@ def test_percentiles_stay_within_the_rank_error_of_the_sketch(shape: str, steps:
     state = state_of(kernel, pa.array(values), steps)
     for fraction in (0.01, 0.25, 0.5, 0.75, 0.95, 0.99):
         finisher = make_kernel(wr.approx_percentile("x", fraction), [pa.float64()])
-        found = finisher.finish(state, 1)[0].as_py()
-        below, at_most = np.mean(values < found), np.mean(values <= found)
+        estimate = finisher.finish(state, 1)[0].as_py()
+        below, at_most = np.mean(values < estimate), np.mean(values <= estimate)
         assert below - 0.0133 <= fraction <= at_most + 0.0133
     for fraction, extreme in ((0.0, values.min()), (1.0, values.max())):
         finisher = make_kernel(wr.approx_percentile("x", fraction), [pa.float64()])
@@ -89,8 +89,8 @@ def test_the_error_of_many_sketches_has_no_bias() -> None:
     codes = np.repeat(np.arange(groups), 2000)
     values = rng.random(len(codes))
     items = kll.compress(kll.Items(codes, values, np.zeros(len(codes), dtype=np.uint8)), groups, 50)
-    found, _ = kll.quantile(items, groups, 0.5)
-    ranks = np.array([np.mean(values[codes == g] <= found[g]) for g in range(groups)])
+    quantiles, _ = kll.quantile(items, groups, 0.5)
+    ranks = np.array([np.mean(values[codes == g] <= quantiles[g]) for g in range(groups)])
     assert abs(ranks.mean() - 0.5) < 3 * ranks.std() / np.sqrt(groups)
     assert ranks.std() < 0.03
 
@@ -112,8 +112,8 @@ def test_nan_is_the_largest_value_of_a_sketch_too() -> None:
     column = pa.array([float("nan")] * 3000 + [1.0] * 7000)
     for fraction, is_nan in ((0.5, False), (0.8, True), (1.0, True), (0.0, False)):
         kernel = make_kernel(wr.approx_percentile("x", fraction), [pa.float64()])
-        found = kernel.finish(state_of(kernel, column, 4), 1)[0].as_py()
-        assert np.isnan(found) == is_nan
+        estimate = kernel.finish(state_of(kernel, column, 4), 1)[0].as_py()
+        assert np.isnan(estimate) == is_nan
 
 
 @settings(max_examples=50)
@@ -138,7 +138,7 @@ def test_groups_do_not_influence_each_other() -> None:
     levels = np.zeros(9000, dtype=np.uint8)
     together = kll.compress(kll.Items(codes, values, levels), 3, 20)
     for g in range(3):
-        mine = codes == g
-        alone = kll.compress(kll.Items(codes[mine] * 0, values[mine], levels[mine]), 1, 20)
+        own = codes == g
+        alone = kll.compress(kll.Items(codes[own] * 0, values[own], levels[own]), 1, 20)
         assert alone.values.tolist() == together.values[together.codes == g].tolist()
         assert alone.levels.tolist() == together.levels[together.codes == g].tolist()

@@ -152,9 +152,9 @@ def test_a_state_that_msgpack_cannot_hold_is_a_failure() -> None:
 
 
 def test_a_value_of_another_type_than_declared_is_a_failure() -> None:
-    result, failures = fixed(0, "seven", pa.int64())
-    assert result.to_pylist() == [None]
-    assert result.type == pa.int64()
+    column, failures = fixed(0, "seven", pa.int64())
+    assert column.to_pylist() == [None]
+    assert column.type == pa.int64()
     assert [f.group for f in failures] == [0]
 
 
@@ -176,11 +176,11 @@ def test_a_function_of_the_table_is_no_incremental_kernel() -> None:
 # -- functions of the window's messages -------------------------------------------------------------------------------
 
 
-def letters(messages: pa.Table) -> str:
+def joined_text(messages: pa.Table) -> str:
     return "".join(messages["x"].to_pylist())
 
 
-joined = wr.aggregate_function(name="letters", returns=pa.string())(letters)
+joined = wr.aggregate_function(name="letters", returns=pa.string())(joined_text)
 
 
 def test_messages_come_in_event_time_order_with_ties_by_position() -> None:
@@ -200,18 +200,18 @@ def test_a_function_that_raises_fails_its_own_window() -> None:
         return "no number" if messages["x"][0].as_py() == "b" else 1
 
     groups = Groups([pa.array([0, 1, 1, 2])], 4)
-    found, failures = evaluate_table_functions(
+    column, failures = evaluate_table_functions(
         strict, pa.table({"x": list("acdb")}), groups, pa.array([0] * 4)
     )
-    assert found.to_pylist() == [1, None, None]
-    assert found.type == pa.int64()
+    assert column.to_pylist() == [1, None, None]
+    assert column.type == pa.int64()
     assert [(f.group, type(f.error)) for f in failures] == [(1, RuntimeError), (2, ValueError)]
 
 
 def test_a_window_without_messages_is_null_and_the_function_is_not_called() -> None:
     groups = Groups.of_codes(np.array([1]), 3)
-    found, failures = evaluate_table_functions(joined, pa.table({"x": ["a"]}), groups, pa.array([0]))
-    assert (found.to_pylist(), failures) == ([None, "a", None], [])
+    column, failures = evaluate_table_functions(joined, pa.table({"x": ["a"]}), groups, pa.array([0]))
+    assert (column.to_pylist(), failures) == ([None, "a", None], [])
 
 
 def test_all_columns_of_the_input_are_passed() -> None:

@@ -59,7 +59,7 @@ def test_apply_gives_the_rows_and_dead_letters_of_an_open_operator(name: str, da
         rows = case.definition.apply(
             frames if case.definition.by_input else next(iter(frames.values())),
             clock=ManualClock(case.start_us),
-            dead_letters=lambda some, token: letters.extend(some),
+            dead_letters=lambda fallen, token: letters.extend(fallen),
         )
     except UnknownColumn:  # of messages without it, whose columns the case declares
         with pytest.raises(UnknownColumn):

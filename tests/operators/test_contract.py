@@ -141,8 +141,8 @@ def test_messages_one_by_one_are_emitted_by_any_trigger_where_the_job_dies_at_ev
                 job.driver.add(message, input)
             job.driver.next_offsets()
         job.driver.drain()
-        told = {row.timing for row in job.check().rows}
-    assert told >= {Timing.LATE, Timing.ON_TIME} and (Timing.EARLY in told) == (early is not wr.never)
+        timings = {row.timing for row in job.check().rows}
+    assert timings >= {Timing.LATE, Timing.ON_TIME} and (Timing.EARLY in timings) == (early is not wr.never)
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -165,15 +165,15 @@ def test_a_reader_sees_what_the_operator_emitted_and_keeps(name: str, tmp_path: 
 
 def _kept(definition: Any, asked: Any) -> list[Any]:
     """Return the answers of each operator, of an open job or of a reader."""
-    found: list[Any] = []
+    kept: list[Any] = []
     for part in definition.parts:
         for one in part.inputs:
             which = {"operator": part.name, "input": one.name if part.by_input else None}
             if "windows" in part.tables:
-                found.append(asked.get_windows(**which))
+                kept.append(asked.get_windows(**which))
             if "messages" in part.tables:
-                found.append(asked.get_messages(**which))
-    return found
+                kept.append(asked.get_messages(**which))
+    return kept
 
 
 @pytest.mark.spark
@@ -187,12 +187,12 @@ def test_spark_emits_what_the_embedded_operator_emits(name: str, tmp_path: Path,
         op.drain()
         rows = op.result_table()
     frames = {name: spark.createDataFrame(table) for name, table in tables.items()}
-    told = (
+    emitted = (
         definition.apply(**frames) if definition.by_input else definition.apply(next(iter(frames.values())))
     )
-    found, wanted = _rows(told.toArrow()), _rows(rows)
-    assert wanted and len(found) == len(wanted)
-    for one, other in zip(found, wanted, strict=True):
+    actual, wanted = _rows(emitted.toArrow()), _rows(rows)
+    assert wanted and len(actual) == len(wanted)
+    for one, other in zip(actual, wanted, strict=True):
         assert values_equal(one, other)
 
 

@@ -76,9 +76,9 @@ def test_a_window_that_is_removed_reads_the_pages_of_its_key_and_leaves_the_othe
     kv, name = CountingKV(logic.cfs()), definition.inputs[0].name
     keys = [f"key-{n}" for n in range(3_000)]
 
-    def ingest(second: int, some: list[str]) -> None:
-        times = pa.array([second * S] * len(some), pa.timestamp("us", "UTC"))
-        logic.ingest(kv, {name: pa.table({"t": times, "k": some})}, 0)
+    def ingest(second: int, batch: list[str]) -> None:
+        times = pa.array([second * S] * len(batch), pa.timestamp("us", "UTC"))
+        logic.ingest(kv, {name: pa.table({"t": times, "k": batch})}, 0)
 
     def kept(key: str) -> list[int]:
         return [w.window.start_us // S for w in logic.view([kv], 2 * S).windows(Query(key=key))]

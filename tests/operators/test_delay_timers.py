@@ -16,9 +16,9 @@ from windrow.operators.steps.columns import SINCE, START
 
 
 def rows(chance: Random, now: int, starts: list[int]) -> pa.Table:
-    some = [chance.choice(starts) for _ in range(chance.randint(0, 4))] if starts else []
-    since = [chance.randint(now - 12, now) for _ in some]
-    return pa.table({START: pa.array(some, pa.int64()), SINCE: pa.array(since, pa.int64())})
+    chosen = [chance.choice(starts) for _ in range(chance.randint(0, 4))] if starts else []
+    since = [chance.randint(now - 12, now) for _ in chosen]
+    return pa.table({START: pa.array(chosen, pa.int64()), SINCE: pa.array(since, pa.int64())})
 
 
 def test_each_window_has_one_timer_at_the_first_moment_at_which_some_of_it_is_due() -> None:

@@ -14,19 +14,19 @@ RANGES = st.lists(st.tuples(st.integers(0, 2), st.integers(-20, 20), st.integers
 
 
 def extents(ranges: list[tuple[int, int, int]]) -> Extents:
-    given = np.array(ranges, dtype=np.int64).reshape(-1, 3)
-    return Extents(given[:, 0], given[:, 1], given[:, 1] + given[:, 2])
+    rows = np.array(ranges, dtype=np.int64).reshape(-1, 3)
+    return Extents(rows[:, 0], rows[:, 1], rows[:, 1] + rows[:, 2])
 
 
 def one_by_one(ranges: list[tuple[int, int, int]]) -> list[tuple[int, int, int, set[int]]]:
-    found: list[tuple[int, int, int, set[int]]] = []
+    spans: list[tuple[int, int, int, set[int]]] = []
     for i, (code, start, width) in enumerate(ranges):
         low, high, of = start, start + width, {i}
-        for other in [f for f in found if f[0] == code and f[1] <= high and low <= f[2]]:
-            found.remove(other)
+        for other in [f for f in spans if f[0] == code and f[1] <= high and low <= f[2]]:
+            spans.remove(other)
             low, high, of = min(low, other[1]), max(high, other[2]), of | other[3]
-        found.append((code, low, high, of))
-    return found
+        spans.append((code, low, high, of))
+    return spans
 
 
 @given(RANGES)
@@ -64,7 +64,7 @@ def test_numbers_that_are_far_apart_are_sorted_and_joined_as_near_ones(
     far = extents(wide)
     assert by_code(far.codes, far.starts).tolist() == order
     assert joined(far).component.tolist() == joined(near).component.tolist()
-    for some in (near, far):
-        codes, ends = some.codes[order], some.ends[order]
+    for places in (near, far):
+        codes, ends = places.codes[order], places.ends[order]
         furthest = [max(ends[: i + 1][codes[: i + 1] == codes[i]]) for i in range(len(codes))]
         assert reach_of(codes, ends).tolist() == furthest

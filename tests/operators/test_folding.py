@@ -94,8 +94,8 @@ def live(
         infos = op.get_windows()
         op.drain()
         panes += op.get_result()
-    told = [repr((p.window, p.key, p.values, p.timing, p.index, p.is_last, p.kind)) for p in panes]
-    return told + [repr(w) for w in infos], most, size
+    emitted = [repr((p.window, p.key, p.values, p.timing, p.index, p.is_last, p.kind)) for p in panes]
+    return emitted + [repr(w) for w in infos], most, size
 
 
 #: Under which blocks are gathered, and how they lie: where single keys are judged at each step, nothing is folded.
@@ -166,8 +166,8 @@ def test_nobody_sees_whether_a_window_of_many_keys_was_divided(
         return put_parts(*args)
 
     monkeypatch.setattr(partitioned_windows.DividedWindows, "_put_parts", counted)
-    told, _, _ = live(tmp_path / "divided", emit, wr.tumbling("1 hour"), **many)
-    assert told == plain
+    emitted, _, _ = live(tmp_path / "divided", emit, wr.tumbling("1 hour"), **many)
+    assert emitted == plain
     assert folds > 5
 
 

@@ -80,15 +80,15 @@ KEYS = st.one_of(
 @given(
     column=KEYS,
     first=st.integers(0, 5),
-    beside=st.booleans(),
+    two_columns=st.booleans(),
     gaps=st.booleans(),
 )
 @examples(120, deep=5_000)
 def test_numbers_of_keys_are_the_same_for_the_same_keys_alone(
-    column: pa.Array, first: int, beside: bool, gaps: bool
+    column: pa.Array, first: int, two_columns: bool, gaps: bool
 ) -> None:
     column = column.slice(first)
-    columns = [column, pa.array(np.arange(len(column)) % 2)] if beside else [column]
+    columns = [column, pa.array(np.arange(len(column)) % 2)] if two_columns else [column]
     numbers, size = key_numbers(columns, len(column), gaps=gaps)
     keys = list(zip(*(c.to_pylist() for c in columns), strict=True))
     assert len(numbers) == len(keys) and all(0 <= n < size for n in numbers.tolist())
@@ -101,10 +101,10 @@ def test_groups_are_numbered_as_they_come_with_a_hash_table_or_without(column: p
     keys = column.slice(first)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(groups, "_MANY", 0)
-        found = Groups([keys], len(keys))
+        numbered = Groups([keys], len(keys))
     numbers: dict[object, int] = {}
-    assert found.codes.tolist() == [numbers.setdefault(key, len(numbers)) for key in keys.to_pylist()]
-    assert found.size == len(numbers)
+    assert numbered.codes.tolist() == [numbers.setdefault(key, len(numbers)) for key in keys.to_pylist()]
+    assert numbered.size == len(numbers)
 
 
 @given(column=KEYS, first=st.integers(0, 5), places=st.lists(st.integers(0, 1 << 30), max_size=60))
@@ -114,9 +114,9 @@ def test_rows_are_taken_as_arrow_takes_them(column: pa.Array, first: int, places
     wanted = np.array([place % len(rows) for place in places if len(rows)], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrays, "_MANY", 0)
-        found = arrays.taken(rows, wanted)
-    found.validate(full=True)
-    assert found.equals(rows.take(pa.array(wanted)))
+        selected = arrays.taken(rows, wanted)
+    selected.validate(full=True)
+    assert selected.equals(rows.take(pa.array(wanted)))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,6 @@ def test_sums_and_extremes_of_numbers_are_those_of_arrow_where_some_are_missing(
 ) -> None:
     codes = np.array([code for code, _ in rows], dtype=np.int64)
     column = pa.array([value and value >> 5 for _, value in rows], pa.int64())
-    some = Groups.of_codes(codes, 4)
-    [found], [wanted] = some.aggregate([(column, of)]), some._hashed([(column, of)])
-    assert found.equals(wanted)
+    groups = Groups.of_codes(codes, 4)
+    [actual], [wanted] = groups.aggregate([(column, of)]), groups._hashed([(column, of)])
+    assert actual.equals(wanted)

@@ -53,8 +53,8 @@ def taken(source: str | None, named: str | None, how: str) -> tuple[StepResult, 
         grouped = grouping.ingest_groups(kv, groups(source), SCHEMA, -SECOND, SECOND)
         assert grouped.extent == ({} if source is None else {(source, 0): (0, 4)})
         step = grouped.step
-    told = logic.advance(kv, 3600 * SECOND, 2 * SECOND)
-    return step, logic.rows(told.panes, 1)
+    fired = logic.advance(kv, 3600 * SECOND, 2 * SECOND)
+    return step, logic.rows(fired.panes, 1)
 
 
 def rows(source: str | None) -> pa.Table:
@@ -97,9 +97,9 @@ def groups(source: str | None) -> pa.Table:
     [(":topic", None), (None, None), ("orders:topic", "orders"), (None, "orders")],
 )
 def test_groups_bring_what_their_rows_bring(source: str | None, named: str | None) -> None:
-    by_rows, told = taken(source, named, "rows")
+    by_rows, by_size = taken(source, named, "rows")
     by_groups, told_of_groups = taken(source, named, "groups")
-    assert told_of_groups.equals(told) and len(told) == 3
+    assert told_of_groups.equals(by_size) and len(by_size) == 3
     assert by_groups.marks == by_rows.marks == {(source or f"{named or ''}:", 0): 14 * SECOND}
     assert by_groups.counts == by_rows.counts == {"dead.malformed": 1}
     letters = [step.dead.drop_columns(["detail", "payload"]) for step in (by_rows, by_groups) if step.dead]
@@ -131,5 +131,5 @@ def test_a_delay_of_a_session_runs_from_the_group_that_began_it() -> None:
         }
         made = pa.table({**group, f"{ACCUMULATOR}n.n": [1]})
         assert not grouping.ingest_groups(kv, made, SCHEMA, -SECOND, now * SECOND).uncounted
-    told = [len(logic.advance(kv, -SECOND, now * SECOND).panes) for now in (4, 5, 7, 8)]
-    assert told == [0, 1, 0, 1]
+    fired = [len(logic.advance(kv, -SECOND, now * SECOND).panes) for now in (4, 5, 7, 8)]
+    assert fired == [0, 1, 0, 1]

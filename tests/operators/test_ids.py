@@ -122,9 +122,9 @@ def test_ids_are_distinguished_by_type_and_equal_numbers_are_one() -> None:
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_a_message_without_its_id_is_a_dead_letter_that_says_so(missing: Any) -> None:
     steps = Steps(define())
-    result = steps.ingest(("a", 1, 0.5), ("a", 2, missing))
-    assert result.counts == {"dead.malformed": 1}
-    assert result.dead is not None and result.dead.column("detail").to_pylist() == ["id 'id' is null"]
+    step = steps.ingest(("a", 1, 0.5), ("a", 2, missing))
+    assert step.counts == {"dead.malformed": 1}
+    assert step.dead is not None and step.dead.column("detail").to_pylist() == ["id 'id' is null"]
     assert len(steps.ids) == 1
 
 

@@ -96,7 +96,7 @@ def some(random: np.random.Generator, low: int, high: int, n: int = 45, keys_of:
     )
 
 
-def told(changes: dict[str, Any], most: int, seed: int) -> tuple[list[str], list[str]]:
+def played(changes: dict[str, Any], most: int, seed: int) -> tuple[list[str], list[str]]:
     """Return the rows of a job, step by step, and the state between the steps."""
     random, one = np.random.default_rng(seed), definition(changes)
     logic, said, kept = one.logic(), list[str](), list[str]()
@@ -125,10 +125,10 @@ def plain(logic: Any, step: StepResult, commit: int) -> list[str]:
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_a_job_emits_in_slices_what_it_emits_at_once(name: str) -> None:
     changes, place = DEFINITIONS[name], list(DEFINITIONS).index(name)
-    wanted = told(changes, WHOLE, seed=3)
+    wanted = played(changes, WHOLE, seed=3)
     turn = [SIZES[place % 2]]
     for most in usually(turn, deep=SIZES):
-        assert told(changes, most, seed=3) == wanted
+        assert played(changes, most, seed=3) == wanted
 
 
 def test_a_window_of_many_keys_is_never_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

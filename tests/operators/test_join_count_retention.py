@@ -66,7 +66,9 @@ def test_a_key_at_its_limit_is_not_counted_again(monkeypatch: pytest.MonkeyPatch
             patched.setattr(count_retention, "_FEW", 0)
             usual, looked = count_retention.Sizes._lying, list[Any]()
             patched.setattr(
-                count_retention.Sizes, "_lying", lambda *given: looked.append(given[3]) or usual(*given)
+                count_retention.Sizes,
+                "_lying",
+                lambda *arguments: looked.append(arguments[3]) or usual(*arguments),
             )
             driver.feed([order(4)], "orders")
             driver.timeout()

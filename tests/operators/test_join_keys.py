@@ -36,8 +36,8 @@ def test_keys_meet_though_their_column_widens(scale: str, kept: Any, later: Any)
     operator = join.logic()
     kv = MemoryKV(operator.cfs())
     operator.ingest(kv, {"a": rows("a:x", 0, kept)}, 0)
-    [told] = operator.ingest(kv, {"b": rows("b:x", 0, later)}, 1).panes
-    assert len(told) == 1
+    [pane] = operator.ingest(kv, {"b": rows("b:x", 0, later)}, 1).panes
+    assert len(pane) == 1
 
 
 @pytest.mark.parametrize("window", [wr.rows(1), wr.unbounded()])
@@ -51,8 +51,8 @@ def test_keys_meet_in_windows_of_rows_too(window: Any) -> None:
     operator = join.logic()
     kv = MemoryKV(operator.cfs())
     operator.ingest(kv, {"a": rows("a:x", 0, 7)}, 0)
-    [told] = operator.ingest(kv, {"b": rows("b:x", 0, 7.0)}, 1).panes
-    assert len(told) == 1
+    [pane] = operator.ingest(kv, {"b": rows("b:x", 0, 7.0)}, 1).panes
+    assert len(pane) == 1
 
 
 def test_what_is_not_whole_stays_what_it_is() -> None:

@@ -54,21 +54,21 @@ def filed(how: str = "left") -> tuple[Any, Watched]:
     return logic, kv
 
 
-def told(logic: Any, kv: Any, second: int) -> list[int]:
-    result = logic.advance(kv, second * S, 0)
+def fired_at(logic: Any, kv: Any, second: int) -> list[int]:
+    step = logic.advance(kv, second * S, 0)
     time = "t" if logic.definition.how == "anti" else "left_t"
-    return [t // S for p in result.panes for t in p.column(time).cast(pa.int64()).to_pylist()]
+    return [t // S for p in step.panes for t in p.column(time).cast(pa.int64()).to_pylist()]
 
 
 @pytest.mark.parametrize("how", ["left", "anti"])
 def test_an_advance_looks_at_what_leaves_and_not_at_all_that_is_kept(how: str) -> None:
     logic, kv = filed(how)
-    first = told(logic, kv, 150)
+    first = fired_at(logic, kv, 150)
     kv.looked = 0
-    after = told(logic, kv, 153)
+    after = fired_at(logic, kv, 153)
     assert kv.looked < 10
     assert len(first) > 20 and 0 < len(after) <= 3
-    assert sorted(first + after + told(logic, kv, 1000)) == [s for s in range(100, 500) if not _met(s)]
+    assert sorted(first + after + fired_at(logic, kv, 1000)) == [s for s in range(100, 500) if not _met(s)]
 
 
 def _met(second: int) -> bool:

@@ -103,6 +103,8 @@ def test_nothing_kept_is_no_window() -> None:
 
 
 def test_a_window_has_fired_when_the_watermark_has_passed_its_end() -> None:
-    told = windows_of_input(wr.tumbling("10 seconds"), kept(3, 13), START_OF_TIME_US, END_OF_TIME_US, 10 * S)
-    assert [i.fired for i in told] == [True, False]
-    assert told[0].first == Position("topic", 0, 0)
+    windows = windows_of_input(
+        wr.tumbling("10 seconds"), kept(3, 13), START_OF_TIME_US, END_OF_TIME_US, 10 * S
+    )
+    assert [i.fired for i in windows] == [True, False]
+    assert windows[0].first == Position("topic", 0, 0)

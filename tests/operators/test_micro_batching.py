@@ -89,23 +89,23 @@ class Life:
         self.act("results", None)
         op, logic = self.op, self.op.engine.logic
         kv = op.engine.shard.kv
-        found = [*self.emitted, op.dead_letters(), op.get_windows(), self._state(), vars(logic.progress(kv))]
+        facts = [*self.emitted, op.dead_letters(), op.get_windows(), self._state(), vars(logic.progress(kv))]
         plain = [
             cf for cf in (*op.engine.spec.message_cfs, *logic.cfs()) if cf.endswith((".messages", ".ids"))
         ]
-        found += [(cf, filed(kv, cf)) for cf in plain]
+        facts += [(cf, filed(kv, cf)) for cf in plain]
         for commit in op.engine.job.commits():
-            found += [
+            facts += [
                 commit.steps,
                 commit.marks,
                 sorted(commit.counters.items()),
                 commit.next_offsets,
                 commit.meta,
             ]
-            found.append([sorted(shard.counters.items()) for shard in commit.shards])
+            facts.append([sorted(shard.counters.items()) for shard in commit.shards])
         op.drain()
-        found += [op.get_result(), sorted(op.counters.items()), self._state()]
-        return [repr(one).replace(op.job, "job") for one in found]
+        facts += [op.get_result(), sorted(op.counters.items()), self._state()]
+        return [repr(one).replace(op.job, "job") for one in facts]
 
     def _state(self) -> list[str]:
         """State rows, without the columns in which nothing is."""
@@ -131,13 +131,13 @@ class Life:
 @contextmanager
 def lives(definition: wr.Aggregate, start_us: int) -> Iterator[list[Life]]:
     with tempfile.TemporaryDirectory(prefix="runs-", ignore_cleanup_errors=True) as folder:
-        found: list[Life] = []
+        both: list[Life] = []
         try:
             for name, together in (("runs", True), ("ones", False)):
-                found.append(Life(definition, str(Path(folder) / name), start_us, together=together))
-            yield found
+                both.append(Life(definition, str(Path(folder) / name), start_us, together=together))
+            yield both
         finally:
-            for one in found:
+            for one in both:
                 one.op.abandon()
 
 
@@ -217,11 +217,11 @@ def _compare(data: st.DataObject, scaled: cases.Scaled) -> None:
             for kind, value in actions:
                 for one in (runs, ones):
                     one.act(kind, value)
-            found, wanted = runs.all(), ones.all()
+            batched, wanted = runs.all(), ones.all()
             event(
                 f"{type(scaled.definition.emit.early).__name__} {'some' if 'Pane' in str(wanted) else 'no'} panes"
             )
-            differ = [pair for pair in zip(found, wanted, strict=True) if pair[0] != pair[1]]
+            differ = [pair for pair in zip(batched, wanted, strict=True) if pair[0] != pair[1]]
             assert not differ, differ
     finally:
         entries.AT_ONCE = at_once
@@ -283,7 +283,7 @@ def test_a_run_is_one_ingest_whatever_it_emits_inside(name: str, tmp_path: Path)
 def test_what_waits_under_a_delay_that_is_new_is_emitted_by_the_first_message_of_a_run(
     tmp_path: Path,
 ) -> None:
-    told = []
+    emitted = []
     for together in (True, False):
         for keys, early in (("aaaa", wr.every(100)), ("baaa", wr.delay("5 seconds"))):
             with counts(emit=wr.Emit(early=early)).open(
@@ -292,10 +292,10 @@ def test_what_waits_under_a_delay_that_is_new_is_emitted_by_the_first_message_of
                 op._in_runs = together
                 for i, key in enumerate(keys):
                     op.add_message({"t": i * S, "k": key, "v": i})
-                told.append([(p.key["k"], p["n"]) for p in op.get_result()])
+                emitted.append([(p.key["k"], p["n"]) for p in op.get_result()])
                 op.flush()
-                told.append([t for t, *_ in op.engine.logic.due.timers.due(op.engine.shard.kv, 2**62)])
-    assert told[:4] == told[4:] == [[], [], [("a", 4)], [9 + 5 * S]]
+                emitted.append([t for t, *_ in op.engine.logic.due.timers.due(op.engine.shard.kv, 2**62)])
+    assert emitted[:4] == emitted[4:] == [[], [], [("a", 4)], [9 + 5 * S]]
 
 
 def test_a_run_ends_where_something_that_waits_is_due(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_what_is_overdue_is_emitted_as_soon_as_enough_has_come_though_the_clock_
 
 def test_sessions_end_inside_a_run(tmp_path: Path) -> None:
     definition = counts(window=wr.session("5 seconds"), watermark="2 seconds", emit=wr.Emit.append())
-    told = []
+    emitted = []
     for together in (True, False):
         with definition.open(str(tmp_path / str(together)), clock=ManualClock(0), store=STORE) as op:
             op._in_runs = together
@@ -332,21 +332,21 @@ def test_sessions_end_inside_a_run(tmp_path: Path) -> None:
             op.engine.attempt = lambda *a: attempts.append(a) or attempt(*a)  # noqa: B023
             for i in range(120):
                 op.add_message({"t": (2 * i - i % 3) * S, "k": f"k{i * i % 7 + i // 20 % 3}", "v": 0.1 * i})
-            told.append([(p.window, p.key, p.values, p.is_last) for p in op.get_result()])
+            emitted.append([(p.window, p.key, p.values, p.is_last) for p in op.get_result()])
             assert not together or len(attempts) < 8
-    assert told[0] == told[1]
-    assert len(told[0]) > 30
+    assert emitted[0] == emitted[1]
+    assert len(emitted[0]) > 30
 
 
 def test_a_run_knows_which_of_its_messages_joined_two_of_its_sessions() -> None:
     definition = counts(window=wr.session("3 seconds"), watermark="10 seconds")
     with lives(definition, 0) as (runs, ones):
         for one in (runs, ones):
-            given = [(0, 3), (0, 6), (1, 11), (0, 8), (1, 20), (1, 7)]
-            one.act("add", [cases.Drawn({"t": t * S, "k": "a", "v": t}, None, p) for p, t in given])
-        found, wanted = runs.all(), ones.all()
+            messages = [(0, 3), (0, 6), (1, 11), (0, 8), (1, 20), (1, 7)]
+            one.act("add", [cases.Drawn({"t": t * S, "k": "a", "v": t}, None, p) for p, t in messages])
+        batched, wanted = runs.all(), ones.all()
         assert "__joined_by" in repr(wanted)
-        assert found == wanted
+        assert batched == wanted
 
 
 def test_a_column_that_widens_inside_a_run_widens_after_the_messages_before_it(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_a_key_of_a_long_run_keeps_the_bits_of_its_sum(
 ) -> None:
     """Accumulators go on from one block of entries to the next, and neighbours are not merged first."""
     monkeypatch.setattr(entries, "AT_ONCE", 32)
-    told = []
+    emitted = []
     for together in (True, False):
         with counts(emit=emit).open(str(tmp_path / str(together)), clock=ManualClock(0), store=STORE) as op:
             op._in_runs = together
@@ -382,6 +382,6 @@ def test_a_key_of_a_long_run_keeps_the_bits_of_its_sum(
                 if i % 75 == 45:
                     assert op.counters["rows"] == i + 1  # a run ends here
             op.drain()
-            told.append([(p["n"], p["s"]) for p in op.get_result()])
-    assert told[0] == told[1]
-    assert len(told[0]) == panes
+            emitted.append([(p["n"], p["s"]) for p in op.get_result()])
+    assert emitted[0] == emitted[1]
+    assert len(emitted[0]) == panes

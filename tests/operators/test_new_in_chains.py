@@ -71,7 +71,7 @@ def visits(**options: Any) -> wr.Process:
 FED = [(1, "a", 1), (2, "a", 1), (3, "a", 2), (11, "a", 1), (12, "b", 1), (25, "b", 2)]
 
 
-def told(definition: Any, folder: Path, inputs: tuple[str, ...] = ()) -> list[Any]:
+def played(definition: Any, folder: Path, inputs: tuple[str, ...] = ()) -> list[Any]:
     with definition.open(str(folder), clock=ManualClock(100 * S)) as op:
         for t, k, i in FED:
             message = {"t": t * S, "k": k, "i": i}
@@ -81,12 +81,12 @@ def told(definition: Any, folder: Path, inputs: tuple[str, ...] = ()) -> list[An
                 op.add_message(message)
         op.drain()
         assert not [d for d in op.dead_letters() if d.reason != "too_late"]
-        found: list[Any] = op.get_result()
-        return found
+        rows: list[Any] = op.get_result()
+        return rows
 
 
 def test_what_is_said_twice_is_counted_once(tmp_path: Path) -> None:
-    panes = told(wr.chain(once(), counts()), tmp_path)
+    panes = played(wr.chain(once(), counts()), tmp_path)
     assert [(p.key["k"], p.window.start_us // S, p["n"]) for p in panes if p.timing == "ON_TIME"] == [
         ("a", 0, 2),
         ("a", 10, 1),
@@ -99,17 +99,17 @@ def test_rows_of_an_aggregate_a_join_and_a_function_are_messages_of_the_new_oper
     after = wr.Deduplicate(
         by="k", ids=wr.ids("n"), event_time="window_time", within="1 minute", name="changes"
     )
-    rows = told(wr.chain(counts(emit=wr.Emit.append()), after), tmp_path / "a")
+    rows = played(wr.chain(counts(emit=wr.Emit.append()), after), tmp_path / "a")
     assert [(r["k"], r["n"]) for r in rows] == [("a", 3), ("a", 1), ("b", 1)]
 
     left, right = wr.Input("l", event_time="t"), wr.Input("r", event_time="t")
     join = wr.Join(left=left, right=right, on="k", within=("0 seconds", "0 seconds"), name="join")
     seen = visits(event_time="l_t", emits={"n": pa.int64()})
-    rows = told(wr.chain(join, seen), tmp_path / "j", ("l", "r"))
+    rows = played(wr.chain(join, seen), tmp_path / "j", ("l", "r"))
     assert [r["n"] for r in rows if r["k"] == "b" and r.timing == "EARLY"] == [1, 2]
 
     totals = counts(agg={"most": wr.max("n")})
-    panes = told(wr.chain(once(), visits(), totals), tmp_path / "p")
+    panes = played(wr.chain(once(), visits(), totals), tmp_path / "p")
     assert [(p.key["k"], p["most"]) for p in panes][-1] == ("b", 102)
 
 
@@ -118,7 +118,7 @@ def test_an_operator_of_one_input_takes_one_of_several_inputs_by_name(tmp_path: 
         left=wr.Input("once", event_time="t"), right=wr.Input("r", event_time="t"), on="k",
         within=("0 seconds", "0 seconds"), name="join",
     )  # fmt: skip
-    rows = told(wr.chain(once(input="raw"), join), tmp_path, ("raw", "r"))
+    rows = played(wr.chain(once(input="raw"), join), tmp_path, ("raw", "r"))
     assert [(r["k"], r["once_i"], r["r_i"]) for r in rows] == [
         ("a", 1, 1),
         ("a", 2, 2),
@@ -395,8 +395,8 @@ def test_a_message_in_which_a_later_operator_cannot_read_what_it_names_is_a_dead
     for n, graph in enumerate((wr.chain(once(), by_place), wr.chain(once(), said, of_join))):
         with graph.open(str(tmp_path / str(n))) as op:
             op.add_messages({"once": good[:1]} if n else good[:1])
-            given = [{**one, **other} for one, other in zip(good, wrong, strict=True)]
-            for i, one in enumerate(given):
+            messages = [{**one, **other} for one, other in zip(good, wrong, strict=True)]
+            for i, one in enumerate(messages):
                 if n:
                     op.add_message({**good[0], "i": i}, "r")
                 op.add_message({**one, "i": i + 1}, "once") if n else op.add_message({**one, "i": i + 1})

@@ -33,8 +33,8 @@ def test_parts_of_a_slice_are_tried_without_the_rest_of_it(in_place: bool) -> No
             if {77, ROWS + 1} & set(table.column("n").to_pylist()):
                 raise ValueError("no")
 
-    found = culprits(step, MemoryKV([]), tables, ValueError("no"), in_place=in_place)
-    assert set(found) == wrong and set(found.values()) == {"ValueError: no"}
+    poison = culprits(step, MemoryKV([]), tables, ValueError("no"), in_place=in_place)
+    assert set(poison) == wrong and set(poison.values()) == {"ValueError: no"}
     # All, the halves of all, and of each half with a culprit in it all again; and what is left.
     assert in_place or seen <= 6 * 2 * ROWS
 
@@ -44,16 +44,16 @@ def test_of_rows_that_raise_together_the_last_is_to_blame(in_place: bool) -> Non
     tables = {"x": pa.table({"n": range(ROWS)}), "y": pa.table({"n": range(ROWS, 2 * ROWS)})}
 
     def step(kv: KV, tables: Any) -> None:
-        some: set[int] = set()
+        chosen: set[int] = set()
         for table in tables.values():
             if MALFORMED_ROW in table.column_names:
                 table = table.filter(table.column(MALFORMED_ROW).is_null())
-            some |= set(table.column("n").to_pylist())
-        if {3, 900} <= some or {3, ROWS + 5} <= some or 7 in some:
+            chosen |= set(table.column("n").to_pylist())
+        if {3, 900} <= chosen or {3, ROWS + 5} <= chosen or 7 in chosen:
             raise ValueError("no")
 
-    found = culprits(step, MemoryKV([]), tables, ValueError("no"), in_place=in_place)
-    assert set(found) == {("x", 7), ("x", 900), ("y", 5)}
+    poison = culprits(step, MemoryKV([]), tables, ValueError("no"), in_place=in_place)
+    assert set(poison) == {("x", 7), ("x", 900), ("y", 5)}
 
 
 def test_of_one_step_so_many_rows_may_raise_and_of_many_steps_together_any() -> None:
@@ -65,8 +65,8 @@ def test_of_one_step_so_many_rows_may_raise_and_of_many_steps_together_any() -> 
 
     with pytest.raises(ValueError, match="no"):
         culprits(step, MemoryKV([]), tables, ValueError("no"))
-    found = culprits(step, MemoryKV([]), tables, ValueError("no"), most=OF_STEPS)
-    assert set(found) == {("x", n) for n in range(MOST + 1)}
+    poison = culprits(step, MemoryKV([]), tables, ValueError("no"), most=OF_STEPS)
+    assert set(poison) == {("x", n) for n in range(MOST + 1)}
 
 
 def test_a_row_that_is_passed_over_leaves_no_letter_and_others_leave_each_their_own() -> None:

@@ -77,25 +77,25 @@ def test_what_came_and_went_leaves_no_trace(kind: str, data: st.DataObject) -> N
             standing.append(value)
     places = st.integers(0, len(came))
     cuts = sorted(data.draw(st.lists(places, max_size=4)))
-    found = left(kind, [v for v, _ in came], type_, [s for _, s in came], cuts)
+    remainder = left(kind, [v for v, _ in came], type_, [s for _, s in came], cuts)
     rows = [Row(0, Position("s", 0, i), {}, (value,)) for i, value in enumerate(standing)]
     wanted = evaluate(KINDS[kind], rows, "decimal")
     if isinstance(wanted, float) and kind in ("variance", "stddev") and pa.types.is_integer(type_):
-        assert math.isclose(found, wanted, rel_tol=1e-9)  # to nought: whole numbers leave no rounding
+        assert math.isclose(remainder, wanted, rel_tol=1e-9)  # to nought: whole numbers leave no rounding
         return
     if isinstance(wanted, float) and kind in ("avg", "variance", "stddev", "sum"):
         largest = max((abs(float(v)) for v, _ in came if v is not None and math.isfinite(v)), default=1.0)
         scale = largest * largest if kind == "variance" else largest
         # What went has been there: its digits are lost, as in any sum of floats.
         close = math.isclose(
-            found, wanted, rel_tol=1e-9, abs_tol=1e-13 * scale if kind != "stddev" else 1e-6 * scale
+            remainder, wanted, rel_tol=1e-9, abs_tol=1e-13 * scale if kind != "stddev" else 1e-6 * scale
         )
-        assert close or (math.isnan(found) and math.isnan(wanted))
+        assert close or (math.isnan(remainder) and math.isnan(wanted))
         return
     if isinstance(wanted, list):
-        assert repr(found) == repr(wanted)
+        assert repr(remainder) == repr(wanted)
         return
-    assert found == wanted or (isinstance(wanted, float) and math.isnan(wanted) and math.isnan(found))
+    assert remainder == wanted or (isinstance(wanted, float) and math.isnan(wanted) and math.isnan(remainder))
 
 
 def test_many_corrections_do_not_wear_a_variance_out() -> None:
@@ -108,5 +108,5 @@ def test_many_corrections_do_not_wear_a_variance_out() -> None:
             signs += [1, -1]
     values += [1e6 + i for i in range(4)]
     signs += [1] * 4
-    found = left("variance", values, pa.float64(), signs, [100, 4000])
-    assert math.isclose(found, 5 / 3, rel_tol=1e-6)
+    value = left("variance", values, pa.float64(), signs, [100, 4000])
+    assert math.isclose(value, 5 / 3, rel_tol=1e-6)

@@ -122,7 +122,7 @@ def test_what_waits_is_emitted_asked_and_forgotten_as_the_oracle_says(data: st.D
 
 
 def visits(**more: Any) -> wr.Aggregate:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "by": "k",
         "event_time": "t",
         "window": wr.session("10 seconds"),
@@ -132,7 +132,7 @@ def visits(**more: Any) -> wr.Aggregate:
         "max_ahead": wr.forever,
         **more,
     }
-    return wr.Aggregate(**given)
+    return wr.Aggregate(**arguments)
 
 
 def _logic(driver: TestDriver) -> Any:
@@ -170,9 +170,9 @@ class PlainSessions:
     def step(self, rows: list[tuple[int, str, int]]) -> None:
         """rows: (number, key, time)"""
         for key in {key for _, key, _ in rows}:
-            mine = [(number, time, time + self.gap) for number, k, time in rows if k == key]
+            own = [(number, time, time + self.gap) for number, k, time in rows if k == key]
             before = sorted((s, e, by) for k, s, e, by in self.there if k == key)
-            spans = sorted([(s, e) for s, e, _ in before] + [(s, e) for _, s, e in mine])
+            spans = sorted([(s, e) for s, e, _ in before] + [(s, e) for _, s, e in own])
             whole: list[list[int]] = []
             for start, end in spans:
                 if whole and start <= whole[-1][1]:
@@ -184,7 +184,7 @@ class PlainSessions:
                 inside = [(s, e, by) for s, e, by in before if low <= s and e <= high]
                 by = inside[0][2] if inside else None
                 for (_, left, _), (right, _, _) in pairwise(inside):
-                    over = [n for n, s, e in mine if s < right and e > left]
+                    over = [n for n, s, e in own if s < right and e > left]
                     by = max([*over, *([by] if by is not None and by >= rows[0][0] else [])])
                 after.append((key, low, high, by))
             self.there = [one for one in self.there if one[0] != key] + after
@@ -208,10 +208,10 @@ def test_who_joined_two_sessions_is_known_though_both_and_he_have_waited(seed: i
             driver.op.add_messages(pa.table({"t": times, "k": [k for _, k, _ in rows], "v": [1] * len(rows)}))
             if chance.random() < 0.3:
                 driver.next_offsets()
-            found = _joined(driver)
+            bridges = _joined(driver)
             wanted = {(k, s * S, e * S): by for k, s, e, by in plain.there}
-            assert found.keys() == wanted.keys()
-            numbers = {key: None if v is None else _number(v) for key, v in found.items()}
+            assert bridges.keys() == wanted.keys()
+            numbers = {key: None if v is None else _number(v) for key, v in bridges.items()}
             assert numbers == wanted
 
 
@@ -233,12 +233,12 @@ def test_a_commit_of_few_messages_writes_what_came_and_reads_no_page() -> None:
             sum(len(value or b"") for kind, _, _, value in batch.ops if kind == "put") < 20_000
         )  # of three hundred
         assert len(_blocks(driver)) == 1
-        found = {i.key["k"]: (i.window.end_us, i.messages) for i in driver.windows()}
-        assert {found[k] for k in few} == {(11 * S, 2)}
-        assert {found[k] for k in set(keys) - set(few)} == {(10 * S, 1)}
+        sessions = {i.key["k"]: (i.window.end_us, i.messages) for i in driver.windows()}
+        assert {sessions[k] for k in few} == {(11 * S, 2)}
+        assert {sessions[k] for k in set(keys) - set(few)} == {(10 * S, 1)}
         driver.advance_event_time(10 * S)
-        told = driver.panes()
-        assert len(told) == 20_000 - 100
+        panes = driver.panes()
+        assert len(panes) == 20_000 - 100
         driver.advance_event_time(11 * S)
         assert {(p.key["k"], p.values["n"], p.values["sum"]) for p in driver.panes()} == {
             (k, 2, 3) for k in few
@@ -282,8 +282,8 @@ def test_a_page_that_is_split_keeps_what_continues_with_what_waits() -> None:
             for n in range(20):
                 driver.feed([{"t": 13 * S, "k": f"{n}-{i}", "v": 1} for i in range(4)])
             assert _blocks(driver)
-            found = {i.key["k"]: i.messages for i in driver.windows()}
-            assert {found[k] for k in keys} == {2}
+            sessions = {i.key["k"]: i.messages for i in driver.windows()}
+            assert {sessions[k] for k in keys} == {2}
             driver.drain()
             driver.check(dead_letters=True)
     finally:
@@ -291,7 +291,7 @@ def test_a_page_that_is_split_keeps_what_continues_with_what_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("early", "told"),
+    ("early", "expected"),
     [
         (wr.delay("10 seconds"), {30: [100], 34: [200]}),
         (wr.every("10 seconds"), {30: [100, 200]}),
@@ -299,7 +299,7 @@ def test_a_page_that_is_split_keeps_what_continues_with_what_waits() -> None:
     ],
 )
 def test_each_session_of_what_waits_is_emitted_when_its_time_has_come(
-    early: Any, told: dict[int, list[int]]
+    early: Any, expected: dict[int, list[int]]
 ) -> None:
     # The shorter delay is of late messages: nothing but the trigger above tells early.
     emit = wr.Emit(early=early, late=wr.delay("3 seconds"))
@@ -312,12 +312,12 @@ def test_each_session_of_what_waits_is_emitted_when_its_time_has_come(
             driver.feed([{"t": start * S, "k": "k1", "v": 1}])
             driver.advance_clock("4 seconds")
         assert len(_blocks(driver)) == 2
-        found = {}
+        sessions = {}
         for now in range(28, 36):
             driver.timeout()
-            found[now] = [pane.window.start_us // S for pane in driver.panes()]
+            sessions[now] = [pane.window.start_us // S for pane in driver.panes()]
             driver.advance_clock("1 second")
-        assert {now: starts for now, starts in found.items() if starts} == told
+        assert {now: starts for now, starts in sessions.items() if starts} == expected
         driver.check(dead_letters=True)
 
 

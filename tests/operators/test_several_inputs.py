@@ -41,18 +41,18 @@ class Counting(SeveralInputsLogic):
                 null_keys="dead_letter",
                 ids=None,
                 output_columns=(),
-                keys=lambda given: given.by or ("k",),
-                columns_of=lambda given: (given.event_time, *(given.by or ("k",))),
+                keys=lambda source: source.by or ("k",),
+                columns_of=lambda source: (source.event_time, *(source.by or ("k",))),
             )
         )
         self.taken: list[dict[str, list[int]]] = []
         self.passed: list[tuple[int, int]] = []
 
-    def needs(self, given: Input) -> Needs:
-        return WholeMessages(self.definition, given)
+    def needs(self, source: Input) -> Needs:
+        return WholeMessages(self.definition, source)
 
     def accept(self, work: Work, rows: Mapping[str, Slice]) -> Mapping[str, Slice]:
-        self.taken.append({name: some.times.tolist() for name, some in rows.items()})
+        self.taken.append({name: part.times.tolist() for name, part in rows.items()})
         return rows
 
     def pass_time(self, work: Work, watermark_us: int) -> None:

@@ -105,8 +105,8 @@ def test_most_rows_alone_or_not_each_group_is_merged_as_if_it_were_the_only_one(
     keys = list(dict.fromkeys(r[0] for r in rows))
     expected, failed = [], []
     for i, key in enumerate(keys):
-        mine = table.filter(pa.array([r[0] == key for r in rows]))
-        merged, broken = merge_rows(CALCULATION, mine)
+        own = table.filter(pa.array([r[0] == key for r in rows]))
+        merged, broken = merge_rows(CALCULATION, own)
         expected += merged.to_pylist()
         failed += [(i, b.alias, str(b.error)) for b in broken]
     merged, broken = merge_rows(CALCULATION, table)

@@ -56,8 +56,8 @@ def emits(**wrong: Any) -> Patch:
 
     def make(emit: Any) -> Any:
         def mutant(self: Any, cell: Any, timing: Timing, is_last: bool, closing: bool = False) -> Any:
-            given = {"timing": timing, "is_last": is_last, "closing": closing} | wrong
-            return emit(self, cell, **given)
+            flags = {"timing": timing, "is_last": is_last, "closing": closing} | wrong
+            return emit(self, cell, **flags)
 
         return mutant
 

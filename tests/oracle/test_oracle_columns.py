@@ -40,7 +40,7 @@ def test_a_condition_on_a_column_that_no_message_has_yet_is_null(
     schema = {"a": SCHEMA, "b": SCHEMA} if name else SCHEMA
     with TestDriver(definition, str(tmp_path), clock=ManualClock(10 * S), schema=schema) as driver:
         for i, payload in enumerate(({}, {"x": 1}, {"v": 3})):
-            some = [wr.Message({"k": "x", "t": (10 + i) * S, **payload}, wr.Position("s", 0, i))]
-            driver.feed({name: some} if name else some)
+            messages = [wr.Message({"k": "x", "t": (10 + i) * S, **payload}, wr.Position("s", 0, i))]
+            driver.feed({name: messages} if name else messages)
         driver.drain()
         assert len(driver.check(dead_letters=True).rows) == 1

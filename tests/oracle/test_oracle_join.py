@@ -130,11 +130,11 @@ def test_the_order_of_arrival_does_not_decide_what_matches() -> None:
     windows = {"left": wr.sliding("2 seconds"), "right": wr.sliding("5 seconds")}
     left, right = [(t, "x", f"l{t}") for t in range(10)], [(t, "x", f"r{t}") for t in range(10)]
     one, two, together = (Play(join(**windows)) for _ in range(3))
-    found = [row for m in left for row in one.left(*m)] + [row for m in right for row in one.right(*m)]
+    rows = [row for m in left for row in one.left(*m)] + [row for m in right for row in one.right(*m)]
     reversed_ = [row for m in right[::-1] for row in two.right(*m)] + [
         row for m in left[::-1] for row in two.left(*m)
     ]
-    assert sorted(found) == sorted(reversed_) == sorted(together.feed(left=left, right=right))
+    assert sorted(rows) == sorted(reversed_) == sorted(together.feed(left=left, right=right))
 
 
 def test_an_input_without_a_window_is_unbounded_if_the_other_has_one() -> None:

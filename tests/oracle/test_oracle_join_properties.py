@@ -16,7 +16,7 @@ from windrow.operators.join.oracle_pairs import fits, latest_partner
 PROFILE = examples(60, deep=2_000)
 
 
-def told(case: JoinCase, messages: list[Message], times: list[int], cut: int) -> list[str]:
+def ledger_of(case: JoinCase, messages: list[Message], times: list[int], cut: int) -> list[str]:
     """The rows of all messages, some to a step, the watermark as far behind as what follows needs."""
     oracle, watermark_us, made = case.definition.oracle(case.schemas), START_OF_TIME_US, []
     for at in range(0, len(messages), cut):
@@ -45,7 +45,7 @@ def test_where_nothing_is_too_late_all_in_one_step_gives_the_same(
     assume(kept.messages is None and kept.windows is None)  # what goes by number goes between steps
     messages = [case.message(row, i) for i, row in enumerate(drawn) if row["t"] * case.unit_us < 30 * 10**6]
     times = [row["t"] * case.unit_us + row["jitter"] for row in drawn]
-    assert told(case, messages, times, cut) == told(case, messages, times, len(messages))
+    assert ledger_of(case, messages, times, cut) == ledger_of(case, messages, times, len(messages))
 
 
 @given(case=cases(hows=("inner", "full"), unit_us=1), time_us=st.integers(-20, 20))

@@ -93,8 +93,8 @@ def test_a_step_for_each_update_gives_the_seeds_rows_in_its_order(kind: str) -> 
 
 def test_message_by_message_rows_come_with_the_message_that_completes_them() -> None:
     oracle = JoinOracle(define("range"))
-    found = [
+    rows = [
         selected(oracle.ingest({name: [message]}, clock(at), START_OF_TIME_US).rows)
         for at, (name, message) in ARRIVALS
     ]
-    assert found == [[], [], [(1, 0, 2)], [(3, 5, 0)], [(1, 0, 3)], [], [(9, 9, 1)]]
+    assert rows == [[], [], [(1, 0, 2)], [(3, 5, 0)], [(1, 0, 3)], [], [(9, 9, 1)]]

@@ -228,8 +228,8 @@ def test_unmatched_rows_are_sorted_left_before_right_then_by_time_and_position()
     made = play("full")
     made.feed(right=[(3, "q", "r3"), (1, "q", "r1")])
     made.feed(left=[(4, "x", "l4"), (2, "x", "first"), (2, "x", "second")])
-    told = made.end()
-    assert [left or right for _, left, right in told] == ["first", "second", "l4", "r1", "r3"]
+    rows = made.end()
+    assert [left or right for _, left, right in rows] == ["first", "second", "l4", "r1", "r3"]
 
 
 def test_a_semi_join_emits_the_timing_of_the_first_match() -> None:

@@ -34,9 +34,9 @@ def test_a_tumbling_window_covers_its_time_and_is_aligned(time: int, size: int, 
 
 @given(time=TIMES, size=st.integers(1, 200), hop=st.integers(1, 200), offset=TIMES)
 def test_hopping_windows_are_all_that_cover_the_time(time: int, size: int, hop: int, offset: int) -> None:
-    found = windows_of(hopping(us(size), us(hop), offset=us(offset), gaps=True), time)
+    windows = windows_of(hopping(us(size), us(hop), offset=us(offset), gaps=True), time)
     starts = [start for start in range(time - size + 1, time + 1) if (start - offset) % hop == 0]
-    assert found == [Window(start, start + size) for start in starts]
+    assert windows == [Window(start, start + size) for start in starts]
 
 
 @given(number=st.integers(1, 300), size=st.integers(1, 40), step=st.integers(1, 40))

@@ -45,9 +45,9 @@ def numbers(node: ast.expr) -> list[int]:
 
 
 def test_deep_is_never_less_than_usual_and_nobody_else_asks_for_the_variable() -> None:
-    found = dict(reductions())
-    assert len(found) > 10
-    for where, call in found.items():
+    depths = dict(reductions())
+    assert len(depths) > 10
+    for where, call in depths.items():
         [usual], [deep] = call.args, call.keywords
         assert deep.arg == "deep", where
         less, more = numbers(usual), numbers(deep.value)

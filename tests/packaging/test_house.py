@@ -58,12 +58,12 @@ REGISTRY = {"logic", "view", "oracle", "runs"}
 
 def modules() -> dict[str, Path]:
     """Every module of the library, by its name."""
-    found = {"windrow": ROOT / "src" / "windrow" / "__init__.py"}
+    paths = {"windrow": ROOT / "src" / "windrow" / "__init__.py"}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(("windrow", *parts)).removesuffix(".__init__")] = path
-    return found
+            paths[".".join(("windrow", *parts)).removesuffix(".__init__")] = path
+    return paths
 
 
 @cache
@@ -198,8 +198,10 @@ def test_functions_are_simple() -> None:
         cwd=ROOT,
     )
     names = {str(path.resolve()): name for name, path in modules().items()}
-    found = {f"{names[one['filename']]}.{one['message'].split('`')[1]}" for one in json.loads(checked.stdout)}
-    assert found == TOO_COMPLEX
+    offenders = {
+        f"{names[one['filename']]}.{one['message'].split('`')[1]}" for one in json.loads(checked.stdout)
+    }
+    assert offenders == TOO_COMPLEX
 
 
 def test_no_further_class_has_one_subclass_in_its_package(texts: dict[str, str]) -> None:
@@ -212,11 +214,11 @@ def test_operators_are_shallow(texts: dict[str, str]) -> None:
 
 
 def test_files_and_functions_fit() -> None:
-    found = {
+    offenders = {
         path.relative_to(ROOT).as_posix(): list(too_long(path.read_text())) for path in modules().values()
     }
-    assert {name: why for name, why in found.items() if why} == {}
-    assert len(found) > 200
+    assert {name: why for name, why in offenders.items() if why} == {}
+    assert len(offenders) > 200
 
 
 @pytest.mark.parametrize(

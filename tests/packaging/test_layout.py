@@ -67,9 +67,9 @@ def test_a_clone_without_symbolic_links_does_not_build(tree: Path) -> None:
     link = tree / "src" / "windrow" / "stores"
     link.unlink()
     link.write_text("../../stores")  # what git writes where core.symlinks is false
-    result = run(sys.executable, "setup.py", "--version", cwd=tree)
-    assert result.returncode != 0
-    assert "not a folder: stores." in result.stdout
+    ran = run(sys.executable, "setup.py", "--version", cwd=tree)
+    assert ran.returncode != 0
+    assert "not a folder: stores." in ran.stdout
 
 
 def test_the_wheel_built_from_the_sdist_holds_every_module(tree: Path, tmp_path: Path) -> None:
@@ -79,10 +79,8 @@ def test_the_wheel_built_from_the_sdist_holds_every_module(tree: Path, tmp_path:
         files = (path for path in (tree / folder).rglob("*") if path.suffix in SHIPPED_SUFFIXES)
         expected |= {f"windrow/{path.relative_to(tree).as_posix()}" for path in files}
     # Without --wheel or --sdist, build makes the wheel from the sdist; without isolation it needs no network.
-    result = run(
-        sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), cwd=tree
-    )
-    assert result.returncode == 0, result.stdout
+    ran = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), cwd=tree)
+    assert ran.returncode == 0, ran.stdout
     [wheel] = (tmp_path / "dist").glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == expected
@@ -108,8 +106,8 @@ def test_importing_windrow_loads_neither_spark_nor_kafka_nor_what_few_want() -> 
         f"import sys, windrow; print(*({unwanted} & set(sys.modules)));"
         f"import windrow.testing; print(*sorted({unwanted} & set(sys.modules)))"
     )
-    result = run(sys.executable, "-c", code, cwd=ROOT)
-    assert (result.returncode, result.stdout.split("\n")) == (0, ["", "asyncio tqdm", ""])
+    ran = run(sys.executable, "-c", code, cwd=ROOT)
+    assert (ran.returncode, ran.stdout.split("\n")) == (0, ["", "asyncio tqdm", ""])
 
 
 def test_imports_that_point_up_are_found_and_there_are_no_others(tree: Path) -> None:
@@ -131,9 +129,9 @@ def test_imports_that_point_up_are_found_and_there_are_no_others(tree: Path) -> 
     ]
     for n, (module, line) in enumerate(planted):
         (tree / module / f"planted_{n}.py").write_text(f"{line}\n")
-    result = lint_imports(tree)
-    assert result.returncode == 1
-    assert set(re.findall(r"windrow\.\S+ -> \S+", result.stdout)) == {
+    ran = lint_imports(tree)
+    assert ran.returncode == 1
+    assert set(re.findall(r"windrow\.\S+ -> \S+", ran.stdout)) == {
         f"windrow.{module}.planted_{n} -> {line.removeprefix('import ')}"
         for n, (module, line) in enumerate(planted)
     }

@@ -22,14 +22,14 @@ def kinds_in(text: str) -> list[str]:
 
 
 def test_outside_operators_nobody_knows_a_kind_of_operator() -> None:
-    found = {}
+    offenders = {}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             if folder != "operators":
-                found[name] = kinds_in(path.read_text())
-    assert {name: lines for name, lines in found.items() if lines} == {}
-    assert len(found) > 100
+                offenders[name] = kinds_in(path.read_text())
+    assert {name: lines for name, lines in offenders.items() if lines} == {}
+    assert len(offenders) > 100
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_import_contracts_name_every_operator_and_every_oracle() -> None:
 
 def test_nobody_asks_for_the_kind_of_a_transport() -> None:
     asks = re.compile(r"(==|!=|\bis|\bis not) FILES\b|isinstance\([^)]*(KafkaLog|FileTransport)")
-    found = [
+    offenders = [
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*.py")
         if asks.search(path.read_text())
     ]
-    assert found == []
+    assert offenders == []

@@ -17,11 +17,11 @@ class Process:
 
     def __init__(self) -> None:
         self.gateway = SimpleNamespace(id="a process")
-        self.given: list[int] = []
+        self.assigned: list[int] = []
         self.shutting_down = False
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        self.given += indices
+        self.assigned += indices
 
     def shutdown(self) -> None:
         self.shutting_down = True
@@ -38,7 +38,7 @@ def test_two_processes_wait_while_there_is_something_to_compute(
     tests += [f"tests/core/test_{n}.py::test_{m}" for n in range(8) for m in range(4)]
     option = SimpleNamespace(tx=["4*popen"], px=[], loadscopereorder=False)
     config = SimpleNamespace(option=option, getvalue=lambda name: getattr(option, name))
-    log: Any = SimpleNamespace(loadscopesched=lambda *told: None)
+    log: Any = SimpleNamespace(loadscopesched=lambda *events: None)
     shares = pytest_xdist_make_scheduler(config, log)  # type: ignore[arg-type]
     processes = [Process() for _ in range(4)]
     for process in processes:
@@ -47,14 +47,14 @@ def test_two_processes_wait_while_there_is_something_to_compute(
         shares.add_node_collection(process, tests)
     shares.schedule()
     ran, turns = [], 0
-    while any(process.given for process in processes):
-        now = [tests[process.given[0]] for process in processes if process.given]
+    while any(process.assigned for process in processes):
+        now = [tests[process.assigned[0]] for process in processes if process.assigned]
         ran += now
         alone = [name for name in now[1:] if waits(name)]  # the first has Spark's
         if turns < 7:
             assert len(alone) == AT_ONCE, f"turn {turns}: {now}"
         for process in processes:
-            if process.given:
-                shares.mark_test_complete(process, process.given.pop(0))
+            if process.assigned:
+                shares.mark_test_complete(process, process.assigned.pop(0))
         turns += 1
     assert sorted(ran) == sorted(tests)

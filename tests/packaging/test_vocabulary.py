@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,14 @@ PUBLIC = {"SourceBehind"}
 LOCAL = {"told", "heard", "mine", "some", "given", "found", "result"}
 #: Local variables called `found` or `result` by package, from before the rule. The numbers may only shrink.
 LOCALS_LEFT = {
+    "benchmarks": 16,
+    "examples": 12,
+    "tests.console": 11,
+    "tests.console.ui": 6,
+    "tests.operators.alert": 20,
+    "tests.operators.rules": 21,
+    "tests.simulation": 8,
+    "tests.spark": 49,
     "checkpoint": 10,
     "connectors": 13,
     "connectors.kafka": 25,
@@ -43,6 +52,46 @@ LOCALS_LEFT = {
     "testing.simulated_kafka": 2,
     "testing.simulation": 7,
 }
+
+#: Modules outside the library with such names from before the rule. The set may only shrink.
+NAMES_LEFT = {
+    "benchmarks.alerts",
+    "benchmarks.rules",
+    "examples.knock_on",
+    "tests.console.test_backup",
+    "tests.console.test_checks",
+    "tests.console.test_describe",
+    "tests.console.test_flipped_bytes",
+    "tests.console.test_reset",
+    "tests.console.test_state",
+    "tests.console.test_watermark",
+    "tests.operators.alert.test_alerts",
+    "tests.operators.rules.test_engines",
+    "tests.operators.rules.test_oracle",
+    "tests.operators.rules.test_rules_definition",
+    "tests.simulation.test_found",
+    "tests.simulation.test_operator_mutants",
+    "tests.simulation.test_simulation",
+    "tests.spark.batches",
+    "tests.spark.conftest",
+    "tests.spark.test_chains",
+    "tests.spark.test_chains_of_joins",
+    "tests.spark.test_derived_keys",
+    "tests.spark.test_joins",
+    "tests.spark.test_jvm_calls",
+    "tests.spark.test_new_operators",
+    "tests.spark.test_output_modes",
+    "tests.spark.test_plan_cache",
+}
+
+
+def others() -> dict[str, Path]:
+    """Every module outside the library, by its name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for folder in ("benchmarks", "examples", "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
 
 
 def banned() -> tuple[set[str], set[str]]:
@@ -99,11 +148,10 @@ def heads_in(tree: ast.Module) -> Iterator[str]:
             yield (ast.get_docstring(node) or " ").split(" ")[0]
 
 
-def test_no_docstring_outside_the_library_begins_with_a_noun_clause() -> None:
+def test_no_docstring_begins_with_a_noun_clause() -> None:
     heads = [
-        f"{path.relative_to(ROOT)}: {head}"
-        for folder in ("benchmarks", "examples", "src", "tests")
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        f"{module}: {head}"
+        for module, path in {**modules(), **others()}.items()
         for head in heads_in(parsed(path.read_text()))
         if head in HEADS
     ]
@@ -113,19 +161,18 @@ def test_no_docstring_outside_the_library_begins_with_a_noun_clause() -> None:
 def test_no_name_has_a_word_that_is_not_used() -> None:
     parts, alone = banned()
     assert {"told", "stands"} <= parts and alone == {"letters", "made", "given"}
-    names, heads = list[str](), list[str]()
-    for module, path in modules().items():
-        tree = parsed(path.read_text())
-        defined = {module.rpartition(".")[2], *names_in(tree)} - PUBLIC
-        names += [f"{module}: {name}" for name in sorted(defined) if offends(name, parts, alone)]
-        heads += [f"{module}: {head}" for head in heads_in(tree) if head in HEADS]
-    assert heads == []
+    names = [
+        f"{module}: {name}"
+        for module, path in {**modules(), **others()}.items()
+        for name in sorted({module.rpartition(".")[2], *names_in(parsed(path.read_text()))} - PUBLIC)
+        if module not in NAMES_LEFT and offends(name, parts, alone)
+    ]
     assert names == []
 
 
 def test_no_new_local_variable_has_a_name_that_hides_what_it_is() -> None:
     left = Counter[str]()
-    for module, path in modules().items():
+    for module, path in {**modules(), **others()}.items():
         package = module.removeprefix("windrow.").rpartition(".")[0]
         left[package] += sum(name in LOCAL for name in locals_in(parsed(path.read_text())))
     assert {package: n for package, n in sorted(left.items()) if n > LOCALS_LEFT.get(package, 0)} == {}

@@ -143,8 +143,8 @@ def test_a_delay_that_becomes_shorter_is_over_sooner(window: Any) -> None:
     logic.advance(kv, START_OF_TIME_US, 0)
     logic.ingest(kv, {long.name: pa.table({"t": [0]})}, 0)
     logic = short.logic()
-    told = [len(logic.advance(kv, START_OF_TIME_US, now * 1_000_000).panes) for now in (2, 3, 4, 5)]
-    assert told == [0, 0, 1, 0]
+    fired = [len(logic.advance(kv, START_OF_TIME_US, now * 1_000_000).panes) for now in (2, 3, 4, 5)]
+    assert fired == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ def test_a_message_too_late_for_one_hopping_window_is_not_counted_there_by_a_med
     with TestDriver(definition) as driver:
         for t, v in ((7, 1.0), (12, 3.0), (8, 5.0)):  # at 12 the window [0, 10) is closed, [5, 15) is not
             driver.add({"t": t * S, "v": v})
-        found = {w.window: (w.values["n"], w.values["middle"]) for w in driver.windows()}
-        assert found[Window(0, 10 * S)] == (1, 1.0)
-        assert found[Window(5 * S, 15 * S)] == (3, 3.0)
+        windows = {w.window: (w.values["n"], w.values["middle"]) for w in driver.windows()}
+        assert windows[Window(0, 10 * S)] == (1, 1.0)
+        assert windows[Window(5 * S, 15 * S)] == (3, 3.0)
         driver.check(dead_letters=True)
 
 
@@ -102,11 +102,11 @@ def test_windows_at_the_ends_of_time_are_the_same_in_panes_and_queries(window: A
     )
     with TestDriver(definition, clock=ManualClock(0)) as driver:
         driver.feed([{"t": time_us}])
-        told = [pane.window for pane in driver.committed_panes()]
+        windows = [pane.window for pane in driver.committed_panes()]
         driver.op.result_table().to_pylist()  # all times are of years that Python has
-        assert told == [info.window for info in driver.windows()] != []
+        assert windows == [info.window for info in driver.windows()] != []
         driver.drain()
-        assert {pane.window for pane in driver.panes()} == set(told)
+        assert {pane.window for pane in driver.panes()} == set(windows)
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["small", "full"])

@@ -65,12 +65,12 @@ class Run:
             messages.setdefault(message.position.source.partition(":")[0], []).append(message)
         tables = {name: self._table(name, made) for name, made in messages.items()}
         step = self.oracle.ingest(messages, self.now_us, self.watermark_us)
-        result = self.operator.ingest(self.kv, tables, self.now_us)
-        self._compare(result, step)
+        actual = self.operator.ingest(self.kv, tables, self.now_us)
+        self._compare(actual, step)
         marks: dict[tuple[str, int], int] = {}
         for source, partition, time_us in self.oracle.counted:
             marks[source, partition] = max(time_us, marks.get((source, partition), time_us))
-        assert result.marks == marks
+        assert actual.marks == marks
 
     def advance(self, watermark_us: int, seconds: int) -> None:
         self.watermark_us = max(self.watermark_us, watermark_us)
@@ -106,15 +106,15 @@ class Run:
         made |= {n: pa.array(f, kind) for (n, kind), f in zip(POSITION.items(), fields, strict=True)}
         return pa.table(made)
 
-    def _compare(self, result: StepResult, step: Outcome) -> None:
-        got = [row for table in result.panes for row in _rows(table)]
+    def _compare(self, actual: StepResult, step: Outcome) -> None:
+        got = [row for table in actual.panes for row in _rows(table)]
         wanted = [(row.timing.value, {n: plain(v) for n, v in row.values.items()}) for row in step.rows]
         assert [(timing, list(values)) for timing, values in got] == [
             (t, list(values)) for t, values in wanted
         ]
         assert all(values_equal(a, b) for (_, a), (_, b) in zip(got, wanted, strict=True)), (got, wanted)
         self.emitted += got
-        letters = [] if result.dead is None else result.dead.to_pylist()
+        letters = [] if actual.dead is None else actual.dead.to_pylist()
         assert [
             (d["reason"], Position(f"{d['input']}:{d['source']}", d["partition"], d["offset"], d["ordinal"]))
             for d in letters
@@ -192,6 +192,6 @@ def test_where_nothing_is_too_late_the_rows_do_not_depend_on_the_cut(
     assume(
         gap is None or "divide" not in repr(gap)
     )  # what it raises on is left out by who calls the operator
-    told = [in_pieces(case, arrivals, cut).emitted for cut in cuts]
-    one, two = (sorted(repr(values) for _, values in rows_) for rows_ in told)
+    emitted = [in_pieces(case, arrivals, cut).emitted for cut in cuts]
+    one, two = (sorted(repr(values) for _, values in rows_) for rows_ in emitted)
     assert one == two

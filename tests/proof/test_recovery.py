@@ -303,13 +303,13 @@ def test_of_two_operators_on_one_directory_the_older_is_fenced(
 
 def test_panes_come_again_with_their_token_until_they_are_flushed(job: Path) -> None:
     driver = fed(INCREMENTAL, job, 40)
-    given = driver.op.get_result()
-    assert given != []
+    panes = driver.op.get_result()
+    assert panes != []
     driver.crash()
     driver.restart()
     again = driver.op.get_result()
-    assert again == given
-    assert [pane.token for pane in again] == [pane.token for pane in given]
+    assert again == panes
+    assert [pane.token for pane in again] == [pane.token for pane in panes]
     driver.op.flush()
     driver.crash()
     driver.restart()

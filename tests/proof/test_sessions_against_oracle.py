@@ -53,19 +53,19 @@ def table_of(messages: list[Message]) -> pa.Table:
 
 def taken(chance: Random, draw: Draw) -> list[Message]:
     """Messages of two partitions; what is wrong in one is its time."""
-    found: list[Message] = []
+    messages: list[Message] = []
     n = chance.choice([4, 6, 8, 12, 16])
     for row in zip(*(draw.messages([ONLY], n) for _ in range(SETS)), strict=True):
         for number, (_, payload) in enumerate(row):
             key = None if payload["k"] is None else f"{payload['k']}{number}"
             wrong = WRONG[0] if chance.random() < 0.04 else {}
-            position = Position(ONLY, chance.randrange(2), len(found))
-            found.append(Message({**payload, "k": key, **wrong}, position))
-    return found
+            position = Position(ONLY, chance.randrange(2), len(messages))
+            messages.append(Message({**payload, "k": key, **wrong}, position))
+    return messages
 
 
-def placed(letters: list[DeadLetter]) -> list[Letter]:
-    return [(letter.reason, letter.position) for letter in letters]
+def placed(dead: list[DeadLetter]) -> list[Letter]:
+    return [(letter.reason, letter.position) for letter in dead]
 
 
 def play(seed: int) -> list[str]:
@@ -109,15 +109,15 @@ def play_late(seed: int) -> list[str]:
         ),
         name="panes",
     )
-    found, us = list[Message](), BASE_US
+    messages, us = list[Message](), BASE_US
     for number in range(chance.choice([20, 40])):
         us += chance.choice([0, 500_000, 1_000_000, 3_000_000])
         for _ in range(4):
             time_us = us - chance.choice([0, 0, 500_000, *range(1_000_000, 9_000_000, 1_000_000)])
             payload = {"k": chance.choice("abcde"), "t": to_datetime(time_us), "g": chance.randrange(3)}
-            position = Position(ONLY, chance.randrange(2), len(found))
-            found.append(Message({**payload, "i": 0, "v": number}, position))
-    return played(seed, chance, definition, found, 2_000_000, 4)
+            position = Position(ONLY, chance.randrange(2), len(messages))
+            messages.append(Message({**payload, "i": 0, "v": number}, position))
+    return played(seed, chance, definition, messages, 2_000_000, 4)
 
 
 def played(
@@ -125,29 +125,29 @@ def played(
 ) -> list[str]:
     """Return the rows of a job that ingests these messages in steps. one: how many are about one step"""
     logic, oracle, marks = definition.logic(), definition.oracle(), InputsOracle(definition)
-    kv, now_us, told = MemoryKV(logic.cfs()), BASE_US, list[str]()
+    kv, now_us, emitted = MemoryKV(logic.cfs()), BASE_US, list[str]()
     while True:
         size = one * chance.randint(1, 8) * chance.choice([0, 1, 1, 1])  # nothing may come while time passes
-        some = sorted(left[:size], key=lambda m: m.position or ())
+        batch = sorted(left[:size], key=lambda m: m.position or ())
         ends = None if left else END_OF_TIME_US
         del left[:size]
         now_us += chance.randrange(pause_us)
         watermark_us = marks.advance(now_us, ends)
         wanted = oracle.advance(watermark_us, now_us)
-        if some:
-            more = oracle.ingest(some, now_us, watermark_us)
+        if batch:
+            more = oracle.ingest(batch, now_us, watermark_us)
             marks.observe(oracle.counted, now_us)
             wanted = type(wanted)(wanted.rows + more.rows, wanted.dead + more.dead)
         over = Overlay(kv)
-        step = tasks.both_steps(logic, over, table_of(some), watermark_us, now_us)
+        step = tasks.both_steps(logic, over, table_of(batch), watermark_us, now_us)
         kv.write(over.batch)
-        found = list(definition.values(logic.rows(step.panes, 0), "")) if step.panes else []
+        rows = list(definition.values(logic.rows(step.panes, 0), "")) if step.panes else []
         letters = [] if step.dead is None else to_letters(step.dead, 0)
-        how = difference(found, wanted.rows) or letters_differ(placed(letters), placed(wanted.dead))
-        assert how is None, f"job {seed}: {definition!r}, step of {some}: {how}"
-        told += map(str, found)
+        how = difference(rows, wanted.rows) or letters_differ(placed(letters), placed(wanted.dead))
+        assert how is None, f"job {seed}: {definition!r}, step of {batch}: {how}"
+        emitted += map(str, rows)
         if ends is not None:
-            return told
+            return emitted
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

@@ -32,10 +32,10 @@ def in_the_end(case: Scaled, rows: list[dict[str, Any]], cut: int) -> tuple[dict
         driver.timeout()
         driver.drain()
         retracting, grows = case.definition.emit.mode == "retracting", case.definition.session
-        told = ledger(driver.committed_panes(), retracting=retracting, grows=grows)
+        emitted = ledger(driver.committed_panes(), retracting=retracting, grows=grows)
         assert [letter for letter in driver.dead_letters() if letter.reason == "too_late"] == []
     partial = [key for key in held if isinstance(key[1], TupleWindow) and held[key][0] < _size(key[1])]
-    return held, {key: values for key, values in told.items() if key not in partial}
+    return held, {key: values for key, values in emitted.items() if key not in partial}
 
 
 def _size(window: TupleWindow) -> int:
@@ -58,6 +58,6 @@ def test_where_nothing_is_too_late_contents_and_ledger_do_not_depend_on_the_cut(
 ) -> None:
     # Positions of two partitions interleave by the cut, and with them the numbers of tuple windows.
     rows = [{**row, "p": 0} for row in rows]
-    (held, told), (held_too, told_too) = (in_the_end(case, rows, cut) for cut in cuts)
+    (held, emitted), (held_too, told_too) = (in_the_end(case, rows, cut) for cut in cuts)
     assert values_equal(held, held_too)
-    assert values_equal(told, told_too)
+    assert values_equal(emitted, told_too)

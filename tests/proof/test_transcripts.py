@@ -28,8 +28,8 @@ RUNS = [
 class Lives(TestDriver):
     """A driver that dies after the first action, and then after every other."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._actions = 0
 
     def _act(self) -> None:

@@ -177,7 +177,9 @@ def run(folder: Path, kind: Kind) -> tuple[Any, ...]:
     job = Batches(folder, kind)
     counted = job.batch(0, FIRST), job.batch(1, SECOND)
     job.drain()
-    totals = [{n: c for n, c in some.items() if "." not in n or n.startswith("dead.")} for some in counted]
+    totals = [
+        {n: c for n, c in counts.items() if "." not in n or n.startswith("dead.")} for counts in counted
+    ]
     return sorted(job.emitted), sorted(job.dead_letters), totals
 
 
@@ -255,19 +257,19 @@ def in_order(folder: Path, kind: Kind) -> list[Any]:
 def test_a_piece_of_a_join_does_not_look_at_what_the_others_have_brought(
     tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, found = Events.read_near, list[int]()
+    usual, reads = Events.read_near, list[int]()
 
     def looked(*args: Any, **more: Any) -> Any:
         rows = usual(*args, **more)
-        found.append(0 if rows is None else len(rows))
+        reads.append(0 if rows is None else len(rows))
         return rows
 
     monkeypatch.setattr(Events, "read_near", looked)
     job = Batches(tmp_path, JOINED["full, small"])
     job.batch(0, FIRST)
-    assert len(found) > 4 and not any(found)  # before the first batch there is nothing
+    assert len(reads) > 4 and not any(reads)  # before the first batch there is nothing
     job.batch(1, SECOND)
-    assert any(found)
+    assert any(reads)
 
 
 DISCARDING = Kind(lambda: aggregate(agg=ALL, emit=wr.Emit(early=wr.every_batch, mode="discarding")))

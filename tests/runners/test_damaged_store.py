@@ -31,7 +31,7 @@ def test_a_store_whose_damage_shows_in_use_is_moved_aside_and_the_next_attempt_b
     tmp_path: Path, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = 4
-    folders, found = JobFolders(str(tmp_path)), dict[bytes, bytes]()
+    folders, stored = JobFolders(str(tmp_path)), dict[bytes, bytes]()
     folders.make()
     spec = ShardSpec(folders, "job", 0, ("w", "aux"))
     shard = Shard.open(spec, 0, nothing)
@@ -40,7 +40,7 @@ def test_a_store_whose_damage_shows_in_use_is_moved_aside_and_the_next_attempt_b
     shard.close()
 
     def read(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table], shared: None) -> Answer:
-        found.update(shard.kv.scan("w"))
+        stored.update(shard.kv.scan("w"))
         return Answer(tasks.ShardResult(shard=0))
 
     monkeypatch.setattr(tasks, "run_shard", read)
@@ -57,23 +57,23 @@ def test_a_store_whose_damage_shows_in_use_is_moved_aside_and_the_next_attempt_b
         list(tasks.run(plan, iter([]), 0))
     assert not store.exists()
     assert [name for name in os.listdir(store.parent) if ".aside-" in name]
-    found.clear()
+    stored.clear()
     list(tasks.run(plan, iter([]), 0))
-    assert len(found) == 5 * (commit - 1)
+    assert len(stored) == 5 * (commit - 1)
 
 
 def damaged_once(monkeypatch: pytest.MonkeyPatch, call: str) -> list[str]:
     """The next `call` of a store says what RocksDB has found; gets the store's folder."""
-    found, whole = list[str](), getattr(RocksKV, call)
+    hits, whole = list[str](), getattr(RocksKV, call)
 
-    def damaged(self: RocksKV, *given: object) -> object:
-        if not found:
-            found.append(self.path)
+    def damaged(self: RocksKV, *arguments: object) -> object:
+        if not hits:
+            hits.append(self.path)
             raise CorruptState("Corruption: block checksum mismatch")
-        return whole(self, *given)
+        return whole(self, *arguments)
 
     monkeypatch.setattr(RocksKV, call, damaged)
-    return found
+    return hits
 
 
 def asides(store: str) -> list[str]:
@@ -95,11 +95,11 @@ def test_a_store_that_is_found_damaged_as_it_takes_in_commits_is_built_anew_at_o
     commits = [commit_of(n, shard, changes(n)) for n in range(1, 5)]
     shard.catch_up(commits[:3])
     shard.close()
-    found = damaged_once(monkeypatch, "write")
+    hits = damaged_once(monkeypatch, "write")
     shard = Shard.open(spec, 4, lambda: iter(commits), commits if recent else ())
     assert shard.applied == 4 and len(dict(shard.kv.scan("w"))) == 20
     shard.close()
-    assert found == [spec.path] and len(asides(spec.path)) == 1
+    assert hits == [spec.path] and len(asides(spec.path)) == 1
 
 
 def test_what_was_just_built_and_is_damaged_again_is_not_built_for_ever(
@@ -118,13 +118,13 @@ def test_a_task_whose_store_is_found_damaged_as_it_leaves_it_has_its_answer(
     spec: ShardSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that the answer says was read whole, and the store is no part of it."""
-    found, columns = list[str](), pa.schema([("k", pa.string())]).serialize().to_pybytes()
+    hits, columns = list[str](), pa.schema([("k", pa.string())]).serialize().to_pybytes()
     shard = Shard.open(spec, 0, nothing)
     commits = [commit_of(n, shard, changes(n)) for n in range(1, 5)]
     shard.close()
 
     def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table], shared: None) -> Answer:
-        found.extend(damaged_once(monkeypatch, "flush"))
+        hits.extend(damaged_once(monkeypatch, "flush"))
         return Answer(tasks.ShardResult(shard=0))
 
     monkeypatch.setattr(tasks, "run_shard", run_shard)
@@ -158,10 +158,10 @@ def test_an_embedded_job_continues_where_its_store_is_found_damaged_as_it_takes_
     with by_key.open(str(tmp_path)) as op:
         op.add_messages(rows)
         op.flush()
-        found = damaged_once(monkeypatch, "write")
+        hits = damaged_once(monkeypatch, "write")
         op.add_messages(rows)
         op.flush()
-        assert len(found) == 1 and len(asides(found[0])) == 1
+        assert len(hits) == 1 and len(asides(hits[0])) == 1
         op.add_messages(rows)
         op.drain()
         assert {pane.key["k"]: pane["n"] for pane in op.get_result()} == {"a": 6, "b": 3}

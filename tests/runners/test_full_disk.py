@@ -18,7 +18,7 @@ from windrow.runners.tasks import TaskPlan
 from .idle_query import Query
 
 
-def full(*given: object, **named: object) -> NoReturn:
+def full(*arguments: object, **named: object) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -64,13 +64,13 @@ def rows(n: int) -> pa.Table:
 
 
 def results(replies: Iterator[pa.RecordBatch]) -> dict[int, Answer]:
-    found: dict[int, Answer] = {}
+    answers: dict[int, Answer] = {}
     for reply in replies:
         [row] = reply.to_pylist()
         answer = pickle.loads(row["payload"])
-        assert row["shard"] == answer.result.shard and row["shard"] not in found
-        found[row["shard"]] = answer
-    return found
+        assert row["shard"] == answer.result.shard and row["shard"] not in answers
+        answers[row["shard"]] = answer
+    return answers
 
 
 def answers(replies: Iterator[pa.RecordBatch]) -> dict[int, tuple[int, dict[str, int]]]:
@@ -81,9 +81,15 @@ def of_shard(task: TaskPlan, shard: int) -> ShardFiles:
     return ShardFiles(task.spec.folders, shard)
 
 
-def commit_of(made: list[ShardResult], number: int = 1) -> Commit:
+def commit_of(shards: list[ShardResult], number: int = 1) -> Commit:
     return Commit(
-        epoch=1, commit=number, steps=(), next_offsets={}, shards=tuple(made), published=0, watermark_us=None
+        epoch=1,
+        commit=number,
+        steps=(),
+        next_offsets={},
+        shards=tuple(shards),
+        published=0,
+        watermark_us=None,
     )
 
 
@@ -98,8 +104,8 @@ def test_shards_that_share_a_task_answer_as_alone(
     )
     task, alone = plan(tmp_path / "b"), {}
     for shard in range(SHARDS):
-        mine = table.filter(pc.equal(table.column(SHARD), shard))
-        alone |= answers(tasks.run(task, mine.to_batches(), shard))
+        own = table.filter(pc.equal(table.column(SHARD), shard))
+        alone |= answers(tasks.run(task, own.to_batches(), shard))
     assert together == alone
     assert {shard: count for shard, (count, _) in together.items()} == {0: 10, 1: 0, 2: 20, 3: 10, 4: 0}
 

@@ -180,5 +180,5 @@ with {HOURLY!r}.open({str(tmp_path)!r}) as op:
     op.add_messages([{{"k": 1, "t": 1}}]); op.flush()
 print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "prometheus"))))
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "['opentelemetry.sdk']\n"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "['opentelemetry.sdk']\n"

@@ -96,10 +96,10 @@ def test_a_task_that_only_reads_a_damaged_store_leaves_it_to_who_has_it_open(
     spec, commits = laid
 
     def run_shard(plan: TaskPlan, shard: Shard, tables: Iterable[pa.Table], shared: None) -> Answer:
-        found.extend(shard.kv.scan("w"))
+        pairs.extend(shard.kv.scan("w"))
         return Answer(tasks.ShardResult(shard=0))
 
-    found: list[tuple[bytes, bytes]] = []
+    pairs: list[tuple[bytes, bytes]] = []
     monkeypatch.setattr(tasks, "run_shard", run_shard)
     columns = pa.schema([("k", pa.string())]).serialize().to_pybytes()
     plan = TaskPlan(
@@ -113,10 +113,10 @@ def test_a_task_that_only_reads_a_damaged_store_leaves_it_to_who_has_it_open(
         before = inode_of(spec.path)
         with pytest.raises(CorruptState):
             list(tasks.run(plan, iter([]), 0))
-        found.clear()
+        pairs.clear()
         assert inode_of(spec.path) == before and not asides(spec.path)
         list(tasks.run(replace(plan, rests=False), iter([]), 0))  # as the next attempt does
-        assert len(found) == 15 and not asides(spec.path)
+        assert len(pairs) == 15 and not asides(spec.path)
 
 
 def test_of_two_who_find_a_store_damaged_the_second_leaves_alone_what_the_first_has_built(

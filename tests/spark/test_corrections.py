@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
-from tests.embedded.test_corrected_joins import standing
+from tests.embedded.test_corrected_joins import present
 from tests.embedded.test_corrections_in_chains import final
 from windrow.testing import ManualClock
 from windrow.testing.ledger import ledger_key
@@ -89,6 +89,6 @@ def test_a_join_of_what_is_corrected_emits_in_the_end_what_it_emits_embedded(
             function(given, batch)
             op.add_messages(frames)
             op.flush()
-        assert standing(told.panes) == standing(twin.panes)
-    assert {r.kind.value for r in told.panes} == {"INSERT", "RETRACT"} and len(standing(told.panes)) > 5
+        assert present(told.panes) == present(twin.panes)
+    assert {r.kind.value for r in told.panes} == {"INSERT", "RETRACT"} and len(present(told.panes)) > 5
     function.close()

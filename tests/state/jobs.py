@@ -59,17 +59,17 @@ def feed(op: Any, numbers: range) -> None:
 
 def answers(state: Any, definition: Any) -> dict[str, str]:
     """Return the answers of an open operator, or of a state that is read."""
-    told: dict[str, Any] = {"watermark": state.watermark}
+    facts: dict[str, Any] = {"watermark": state.watermark}
     if definition.by_input:
-        told["messages"] = [state.get_messages(input=i.name) for i in definition.inputs]
-        told["some"] = state.get_messages(5 * SECOND, (30 * SECOND, 30), input="orders", key="a")
+        facts["messages"] = [state.get_messages(input=i.name) for i in definition.inputs]
+        facts["some"] = state.get_messages(5 * SECOND, (30 * SECOND, 30), input="orders", key="a")
     else:
-        told["windows"] = state.get_windows()
-        told["some windows"] = state.get_windows(2, 30 * SECOND, key="b")
+        facts["windows"] = state.get_windows()
+        facts["some windows"] = state.get_windows(2, 30 * SECOND, key="b")
         if definition.full_state:
-            told["messages"] = state.get_messages()
-            told["some"] = state.get_messages(5 * SECOND, (30 * SECOND, 30), key="a")
-    return {name: repr(value) for name, value in told.items()}
+            facts["messages"] = state.get_messages()
+            facts["some"] = state.get_messages(5 * SECOND, (30 * SECOND, 30), key="a")
+    return {name: repr(value) for name, value in facts.items()}
 
 
 def begun(
@@ -137,8 +137,8 @@ def _answer_questions() -> None:
     for line in sys.stdin:
         location, kind = json.loads(line)
         with wr.read_state(location) as state:
-            told = answers(state, KINDS[kind])
-            print(json.dumps({"commit": state.commit, "answers": told}), flush=True)
+            facts = answers(state, KINDS[kind])
+            print(json.dumps({"commit": state.commit, "answers": facts}), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ def join(how: str = "inner", **changed: Any) -> wr.Join:
     return wr.Join(how=how, **(options | changed))  # type: ignore[arg-type]
 
 
-def feed(op: Any, given: tuple[tuple[str, int, int], ...] = GIVEN, until: int = 60) -> None:
+def feed(op: Any, messages: tuple[tuple[str, int, int], ...] = GIVEN, until: int = 60) -> None:
     """Message n stands at ("topic", 0, n), whatever its input."""
-    for n, (name, second, value) in enumerate(given):
+    for n, (name, second, value) in enumerate(messages):
         time = "t" if name == "a" else "u"
         op.add_message(
             wr.Message({"k": "x", time: second * S, f"v_{name}": value}, wr.Position("topic", 0, n)), name
@@ -59,7 +59,7 @@ def location(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("how", "made"),
+    ("how", "pairs"),
     [
         ("inner", [([0], [1]), ([0], [3])]),
         ("left", [([0], [1]), ([0], [3]), ([2], []), ([4], [])]),
@@ -70,23 +70,23 @@ def location(tmp_path: Path) -> Iterator[str]:
     ],
 )
 def test_every_row_of_a_join_is_explained_by_the_messages_that_made_it(
-    location: str, how: str, made: list[tuple[list[int], list[int]]]
+    location: str, how: str, pairs: list[tuple[list[int], list[int]]]
 ) -> None:
     with join(how).open(location, clock=ManualClock(0)) as op:
         feed(op)
-        told = sorted(op.get_result(), key=repr)
+        rows = sorted(op.get_result(), key=repr)
         with wr.read_state(location) as state:
-            found = [one for row in told for one in state.explain(row)]
-            assert sorted((offsets(o)["a"], offsets(o)["b"]) for o in found) == sorted(made)
-            assert sorted(repr(o.row) for o in found) == sorted(repr(r.values) for r in told)
-            for one in found:
+            reasons = [one for row in rows for one in state.explain(row)]
+            assert sorted((offsets(o)["a"], offsets(o)["b"]) for o in reasons) == sorted(pairs)
+            assert sorted(repr(o.row) for o in reasons) == sorted(repr(r.values) for r in rows)
+            for one in reasons:
                 assert one.outside == one.positions and one.complete and one.operator == "joined"
                 assert sum(t.messages or 0 for t in one.commits) == len(one.positions or ())
             # By the time of a message, all rows in which it has a part.
             for second in (1, 2, 3, 5, 30):
-                mine = [m for m in made if any(GIVEN[n][1] == second for side in m for n in side)]
+                expected = [m for m in pairs if any(GIVEN[n][1] == second for side in m for n in side)]
                 told_then = [(offsets(o)["a"], offsets(o)["b"]) for o in state.explain(second * S, key="x")]
-                assert sorted(told_then) == sorted(mine)
+                assert sorted(told_then) == sorted(expected)
             assert state.explain(2 * S, key="y") == []
             # And as `panes` has it.
             row = state.panes().to_pylist()[0]
@@ -99,9 +99,9 @@ def test_of_a_message_whose_partners_are_gone_nobody_says_that_it_was_alone(loca
     with definition.open(location, clock=ManualClock(0)) as op:
         feed(op, (("b", 1, 1), ("a", 20, 2)), until=42)
         assert len(op.get_messages(input="a")) == 1 and op.get_messages(input="b") == []
-        [told] = op.get_result()
+        [row] = op.get_result()
         with wr.read_state(location) as state:
-            assert state.explain(told) == [] and state.explain(20 * S) == []
+            assert state.explain(row) == [] and state.explain(20 * S) == []
 
 
 def test_a_row_that_is_none_of_the_join_is_refused_naming_its_columns(location: str) -> None:
@@ -147,8 +147,8 @@ def test_a_row_of_panes_is_explained_down_to_messages_where_these_are_kept(
             (("each", 1, 1), ("each", 3, 2), ("b", 8, 3), ("each", 7, 4))
         ):
             time = "t" if name == "each" else "u"
-            given = wr.Message({"k": "x", time: second * S, "v_a": value}, wr.Position("s", 0, n))
-            op.add_message(given, name)
+            message = wr.Message({"k": "x", time: second * S, "v_a": value}, wr.Position("s", 0, n))
+            op.add_message(message, name)
         op.advance_watermark(60 * S)
         op.timeout()
         [row] = op.get_result()
@@ -184,19 +184,19 @@ def test_what_messages_of_any_join_made_was_emitted_and_what_was_emitted_is_foun
             run.advance(max(run.watermark_us, 0) + units * case.unit_us + microseconds, seconds)
     run.advance(run.watermark_us, 1)  # as after every step of a job
     view = run.operator.view([run.kv], run.watermark_us)
-    told = [values for _, values in run.emitted]
+    emitted = [values for _, values in run.emitted]
     kept = [
         m for i in case.definition.inputs for rows in view.messages(Query(input=i.name)) for m in stored(rows)
     ]
     made = [m for at_us in {m.event_time_us for m in kept} for m in view.made_at(at_us, None)]
-    known = {repr(values) for values in told}
+    known = {repr(values) for values in emitted}
     for one in made:
         assert one.row is not None
         assert repr({n: plain(v) for n, v in one.row.items()}) in known, (case.definition, one)
     event(f"{case.definition.how}: {'some' if made else 'none'} explained")
     if len(kept) == filed and not case.timestamps:
-        event(f"{case.definition.how}: all kept, {'some' if told else 'no'} rows")
-        assert all(view.made_of(told)), case.definition
+        event(f"{case.definition.how}: all kept, {'some' if emitted else 'no'} rows")
+        assert all(view.made_of(emitted)), case.definition
 
 
 def test_a_window_in_hash_partitions_is_explained_by_the_commits_that_can_be_distinguished(

@@ -61,7 +61,7 @@ def ages_fast(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = tmp_path_factory.mktemp("made") / "job"
     with pytest.MonkeyPatch.context() as patch:
         ages_fast(patch)
@@ -108,26 +108,28 @@ def sealed(kind: Kind, value: Any) -> bytes:
 
 def newest(job: Path, pattern: str) -> list[tuple[Path, Any]]:
     """The newest file of each kind of record that a pattern finds, and what is in it."""
-    kind, found = FILES[pattern], dict[str, tuple[Path, Any]]()
+    kind, files = FILES[pattern], dict[str, tuple[Path, Any]]()
     for path in sorted(job.glob(pattern)):
         body = msgpack.unpackb(unseal(kind, path.read_bytes(), 1), strict_map_key=False)
         of = body["record"] if isinstance(body, dict) else path.parent.name
         if of == "commit" and not any(r["panes"] for r in body["shards"]):
             continue
-        found[of] = path, body
-    return list(found.values())
+        files[of] = path, body
+    return list(files.values())
 
 
-def attacks(made: Path) -> list[tuple[str, str, Path_]]:
+def attacks(template: Path) -> list[tuple[str, str, Path_]]:
     """(pattern, file, where a text is) of all names in files; of the items of a list only the last."""
-    found = {
+    attacked = {
         (path, tuple(step for step in leaf[:-1] if not isinstance(step, int)), leaf[-1]): (pattern, leaf)
         for pattern in FILES
-        for path, body in newest(made, pattern)
+        for path, body in newest(template, pattern)
         for leaf in leaves(body)
         if leaf[-1] is not None or leaf[-2] not in FIELDS
     }
-    return [(pattern, str(path.relative_to(made)), leaf) for (path, _, _), (pattern, leaf) in found.items()]
+    return [
+        (pattern, str(path.relative_to(template)), leaf) for (path, _, _), (pattern, leaf) in attacked.items()
+    ]
 
 
 def put(job: Path, pattern: str, name: str, change: Callable[[Any], Any]) -> None:
@@ -144,14 +146,14 @@ def put(job: Path, pattern: str, name: str, change: Callable[[Any], Any]) -> Non
     path.write_bytes(data)
 
 
-def everything(job: Path, beside: Path, patch: pytest.MonkeyPatch) -> None:
+def everything(job: Path, folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Whatever somebody may do with a folder."""
     ages_fast(patch)
     uses: list[Callable[[], object]] = [
         lambda: verify(str(job)),
         lambda: read(job),
-        lambda: backup(str(job), str(beside / "backup")),
-        lambda: job_admin.fork(str(job), str(beside / "fork"), now_us=0, driver="d"),
+        lambda: backup(str(job), str(folder / "backup")),
+        lambda: job_admin.fork(str(job), str(folder / "fork"), now_us=0, driver="d"),
         lambda: wr.read_panes(str(job / "out")),
         lambda: go_on(job),
     ]
@@ -181,8 +183,8 @@ def hostile(outside: Path, job: Path, chance: random.Random) -> str:
     return chance.choice([str(outside / name), "../" * chance.randint(1, 4) + f"outside/{name}", "../old"])
 
 
-def test_no_name_in_a_file_leads_out_of_its_folder(made: Path, tmp_path: Path) -> None:
-    chance, all_of = random.Random(25), attacks(made)
+def test_no_name_in_a_file_leads_out_of_its_folder(template: Path, tmp_path: Path) -> None:
+    chance, all_of = random.Random(25), attacks(template)
     surely = [
         a
         for a in all_of
@@ -197,7 +199,7 @@ def test_no_name_in_a_file_leads_out_of_its_folder(made: Path, tmp_path: Path) -
         (outside / name).write_bytes(b"kept")
     for n, (pattern, name, leaf) in enumerate(chosen):
         folder = tmp_path / str(n)
-        job = Path(shutil.copytree(made, folder / "job"))
+        job = Path(shutil.copytree(template, folder / "job"))
         (folder / "old").write_bytes(b"kept")
         text = hostile(outside, job, chance)
         put(job, pattern, name, lambda body, leaf=leaf, text=text: with_text(body, leaf, text))
@@ -214,9 +216,9 @@ def test_no_name_in_a_file_leads_out_of_its_folder(made: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["/{}/sitecustomize.py", "../../sitecustomize.py", "a/b", "..", "", ".x", 5])
-def test_a_manifest_writes_no_file_outside_of_the_store(made: Path, tmp_path: Path, name: Any) -> None:
+def test_a_manifest_writes_no_file_outside_of_the_store(template: Path, tmp_path: Path, name: Any) -> None:
     """Content lies in the manifest, under any name that its author likes."""
-    job = Path(shutil.copytree(made, tmp_path / "job"))
+    job = Path(shutil.copytree(template, tmp_path / "job"))
     name = name.format(tmp_path) if isinstance(name, str) else name
     content = b"import os"
     file = [name, len(content), xxhash.xxh3_128_hexdigest(content), content]
@@ -242,8 +244,8 @@ def test_a_manifest_writes_no_file_outside_of_the_store(made: Path, tmp_path: Pa
         "snapshots/manifests/*",
     ],
 )
-def test_no_link_is_followed(made: Path, tmp_path: Path, pattern: str) -> None:
-    job = Path(shutil.copytree(made, tmp_path / "job"))
+def test_no_link_is_followed(template: Path, tmp_path: Path, pattern: str) -> None:
+    job = Path(shutil.copytree(template, tmp_path / "job"))
     path = max(job.glob(pattern))
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -251,9 +253,9 @@ def test_no_link_is_followed(made: Path, tmp_path: Path, pattern: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["LOCK", "LOG", "CURRENT", "IDENTITY"])
-def test_no_link_in_a_store_is_followed(made: Path, tmp_path: Path, name: str) -> None:
+def test_no_link_in_a_store_is_followed(template: Path, tmp_path: Path, name: str) -> None:
     """RocksDB opens files in the folder of a store: a link for one of them makes it anew."""
-    job = Path(shutil.copytree(made, tmp_path / "job"))
+    job = Path(shutil.copytree(template, tmp_path / "job"))
     [store] = (job / "local").glob("shard-0000")
     (store / name).unlink(missing_ok=True)
     (store / name).symlink_to(tmp_path / "elsewhere")

@@ -54,13 +54,13 @@ def _sorted(rows: list[dict[str, Any]], column: str, descending: bool) -> list[d
 def test_pages_in_an_order_are_all_rows_sorted(location: str, order: str, descending: bool) -> None:
     with wr.read_state(location) as state:
         expected = _sorted(state.windows_table().to_pylist(), order, descending)
-        found: list[dict[str, Any]] = []
-        while page := state.page("windows", order=order, descending=descending, after=len(found), limit=3):
-            assert (page.total, page.after) == (len(expected), len(found))
+        rows: list[dict[str, Any]] = []
+        while page := state.page("windows", order=order, descending=descending, after=len(rows), limit=3):
+            assert (page.total, page.after) == (len(expected), len(rows))
             if not len(page.rows):
                 break
-            found += page.rows.to_pylist()
-        assert found == expected
+            rows += page.rows.to_pylist()
+        assert rows == expected
 
 
 def test_the_own_order_is_that_of_the_table_and_runs_backwards(location: str) -> None:
@@ -192,11 +192,11 @@ def test_windows_that_are_kept_in_memory_are_as_windows_read_anew(name: str, tmp
                 op.flush()
                 state.refresh()
                 if draw.random() < 0.7:
-                    found = state.page("windows", limit=10_000).rows
+                    rows = state.page("windows", limit=10_000).rows
                     with wr.read_state(location) as anew:
-                        assert found.equals(anew.windows_table()), commit
+                        assert rows.equals(anew.windows_table()), commit
                         by = state.definition().by
-                        keys = found.column(by[0]).to_pylist() if by else [None]
+                        keys = rows.column(by[0]).to_pylist() if by else [None]
                         key = draw.choice(keys or [None])
                         assert state.windows_table(key=key).equals(anew.windows_table(key=key))
 

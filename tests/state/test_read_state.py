@@ -48,10 +48,10 @@ def test_every_retained_commit_can_be_read_as_it_was(tmp_path: Path, kind: str) 
     history: dict[int, Any] = {}
     begun(KINDS[kind], tmp_path / "job", range(60), history)
     before = listing(tmp_path / "job")
-    for commit, told in history.items():
+    for commit, expected in history.items():
         with wr.read_state(str(tmp_path / "job"), as_of=commit) as state:
             assert state.commit == commit
-            assert answers(state, KINDS[kind]) == told
+            assert answers(state, KINDS[kind]) == expected
     assert len(history) == 6 and len({repr(h) for h in history.values()}) == 6
     assert listing(tmp_path / "job") == before
 

@@ -51,16 +51,18 @@ def test_positions_of_a_first_aggregate_are_those_that_were_given(tmp_path: Path
         left=wr.Input("one", event_time="window_time"), right=wr.Input("limits", event_time="t"), on="k",
         within=("0 seconds", "1 minute"), name="two",
     )  # fmt: skip
-    given = [wr.Position("x", 2, i) for i in range(3)]
+    positions = [wr.Position("x", 2, i) for i in range(3)]
     with counts.then(limits).open(str(tmp_path), clock=ManualClock(0)) as op:
-        op.add_messages([wr.Message(at(i, v=i).payload, p) for i, p in enumerate(given)], "one")
+        op.add_messages([wr.Message(at(i, v=i).payload, p) for i, p in enumerate(positions)], "one")
         op.timeout()
         with wr.read_state(str(tmp_path)) as state:
-            assert [m.position for m in state.get_messages(operator="one")] == given
-            assert [(w.first, w.last) for w in state.get_windows(operator="one")] == [(given[0], given[2])]
+            assert [m.position for m in state.get_messages(operator="one")] == positions
+            assert [(w.first, w.last) for w in state.get_windows(operator="one")] == [
+                (positions[0], positions[2])
+            ]
             assert state.windows_table(operator="one").column("first").to_pylist()[0]["source"] == "x"
             [why] = state.explain(0, operator="one")
-            assert why.positions == tuple(given)
+            assert why.positions == tuple(positions)
 
 
 def test_a_chain_of_two_is_read_as_one_of_three(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_an_overlay_does_not_read_the_rows_of_deleted_ranges(reverse: bool) -> N
     overlay.delete_range("a", bytes([120]), bytes([240]))
     overlay.put("a", bytes([150]), b"")
     assert len(list(overlay.scan("a", reverse=reverse))) == 31
-    assert base.given["a"] == 30
+    assert base.scanned["a"] == 30
 
 
 # -- sorted map and ranges -----------------------------------------------------------------------------------
@@ -300,12 +300,12 @@ def test_pairs_that_wait_in_a_file_spill_with_the_others(
 def everything(kv: Any) -> list[Any]:
     """Ask a store every question."""
     keys = [bytes((a, b)) for a in range(4) for b in range(4)]
-    found: list[Any] = []
+    pairs: list[Any] = []
     for cf in "ab":
-        found += [kv.multi_get(cf, keys), [kv.get(cf, key) for key in keys]]
+        pairs += [kv.multi_get(cf, keys), [kv.get(cf, key) for key in keys]]
         for low, high in ((b"", None), (b"\x01", b"\x02\x02"), (b"\x01\x01", b"\x03")):
-            found += [list(kv.scan(cf, low, high)), list(kv.scan(cf, low, high, True))]
-    return found
+            pairs += [list(kv.scan(cf, low, high)), list(kv.scan(cf, low, high, True))]
+    return pairs
 
 
 def test_a_scan_sees_the_runs_that_were_there_when_it_began() -> None:

@@ -93,10 +93,10 @@ def pages_of(kv: MemoryKV, rows: pa.Table, sizes: list[int]) -> list[bytes]:
     return made
 
 
-def same(found: list[pa.Table], wanted: pa.Table) -> bool:
+def same(actual: list[pa.Table], wanted: pa.Table) -> bool:
     """Bit for bit; NaNs by their bits, too."""
-    assert all(table.column(UPSERT).to_pylist() == [True] * len(table) for table in found)
-    table = pa.concat_tables([table.drop_columns([UPSERT]) for table in found]).combine_chunks()
+    assert all(table.column(UPSERT).to_pylist() == [True] * len(table) for table in actual)
+    table = pa.concat_tables([table.drop_columns([UPSERT]) for table in actual]).combine_chunks()
     assert table.schema.equals(wanted.schema)
     floats = [field.name for field in wanted.schema if pa.types.is_floating(field.type)]
     others = table.drop_columns(floats).equals(wanted.drop_columns(floats))
@@ -108,15 +108,16 @@ def test_nulls_make_no_record_wider_and_nothing_lies_beneath_them(kv: MemoryKV) 
     """Who looks at the bytes of columns finds those of nulls as Arrow makes them, whatever records have there."""
     times, texts = [10**15 + i for i in range(40)], [f"{i:018d}" for i in range(40)]
     whole = pa.table({"t": pa.array(times), "k": texts})
-    some = pa.table({"t": pa.array([None, *times[1:]]), "k": pa.array([*texts[:7], None, *texts[8:]])})
-    [most], [page] = pages_of(kv, whole, [40]), pages_of(kv, some, [40])
+    nulls = pa.table({"t": pa.array([None, *times[1:]]), "k": pa.array([*texts[:7], None, *texts[8:]])})
+    [most], [page] = pages_of(kv, whole, [40]), pages_of(kv, nulls, [40])
     assert len(page) == len(most) + 40  # which are null
     [table] = unpack([page], Schemas(kv, "aux"))
-    assert same([table], some)
+    assert same([table], nulls)
     t, k = table.column("t").chunk(0), table.column("k").chunk(0)
     assert np.frombuffer(t.buffers()[1], np.int64)[0] == 0
     assert (
-        k.buffers()[2].to_pybytes() == "".join(text for text in some.column("k").to_pylist() if text).encode()
+        k.buffers()[2].to_pybytes()
+        == "".join(text for text in nulls.column("k").to_pylist() if text).encode()
     )
     far = pa.table({"t": times, "k": [*[None] * 38, "0" * 18, "9" * 18]})
     [page] = pages_of(kv, far, [40])
@@ -184,10 +185,10 @@ def test_many_pages_are_narrow_and_few_that_change_then_are_not(kv: MemoryKV) ->
     )
     store.put(kv, near, pa.concat_tables([few, others.drop_columns([UPSERT])]))
     assert {value[3] for value in values_of(kv)} == {Codec.NARROW, Codec.PACKED}
-    found = store.read(kv, [0])
+    rows = store.read(kv, [0])
     wanted = pa.concat_tables([few, many(n).slice(40)])
-    assert found is not None
-    assert found.drop_columns([UPSERT]).sort_by("k").equals(wanted.sort_by("k").combine_chunks())
+    assert rows is not None
+    assert rows.drop_columns([UPSERT]).sort_by("k").equals(wanted.sort_by("k").combine_chunks())
 
 
 @pytest.mark.usefixtures("all_narrow")

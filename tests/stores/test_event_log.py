@@ -34,8 +34,8 @@ def rows(*times: int) -> pa.Table:
 
 
 def read(events: Events, kv: MemoryKV, low: int = START_OF_TIME_US, high: int = END_OF_TIME_US) -> list[int]:
-    found = events.read(kv, low, high)
-    return [] if found is None else found.column("x").to_pylist()
+    rows = events.read(kv, low, high)
+    return [] if rows is None else rows.column("x").to_pylist()
 
 
 def test_a_range_of_time_is_read_by_stretch_then_in_the_order_of_arrival() -> None:
@@ -57,9 +57,9 @@ def test_some_columns_are_read_as_they_are(many: int) -> None:
     table = table.append_column("at", table.column(TIME).cast(pa.timestamp("us", "UTC")))
     events.add(kv, table, 1)
     for wanted in ({"x", TIME}, {"y", TIME, "none"}, {"at", TIME}):
-        found = events.read(kv, 0, STRETCH, columns=wanted)
-        assert found is not None and set(found.column_names) == wanted - {"none"}
-        assert found.equals(table.select(found.column_names))
+        read = events.read(kv, 0, STRETCH, columns=wanted)
+        assert read is not None and set(read.column_names) == wanted - {"none"}
+        assert read.equals(table.select(read.column_names))
 
 
 def test_what_is_over_is_forgotten_by_the_stretch() -> None:
@@ -86,8 +86,8 @@ def test_small_values_of_a_stretch_are_joined_and_each_row_is_written_a_few_time
     for step in range(steps):
         events.add(kv, rows(step % STRETCH), step)
         before = dict(kv.scan("e"))
-        found = events.read(kv, START_OF_TIME_US, END_OF_TIME_US, tidy=True)
-        assert found is not None and len(found) == step + 1
+        joined = events.read(kv, START_OF_TIME_US, END_OF_TIME_US, tidy=True)
+        assert joined is not None and len(joined) == step + 1
         after = dict(kv.scan("e"))
         written += sum(len(value) for key, value in after.items() if before.get(key) != value)
         assert len(after) <= MANY + 12
@@ -100,9 +100,9 @@ def test_columns_that_came_later_or_widened_are_read_in_one_type() -> None:
     events.add(kv, rows(1), 1)
     wider = pa.table({"x": [0.5], "y": ["new"], TIME: pa.array([2], pa.int64())})
     events.add(kv, wider, 2)
-    found = events.read(kv, 0, 10)
-    assert found is not None
-    assert found.select(["x", "y"]).to_pylist() == [{"x": 1.0, "y": None}, {"x": 0.5, "y": "new"}]
+    read = events.read(kv, 0, 10)
+    assert read is not None
+    assert read.select(["x", "y"]).to_pylist() == [{"x": 1.0, "y": None}, {"x": 0.5, "y": "new"}]
 
 
 def test_what_is_dropped_is_exact_where_what_is_forgotten_is_by_the_stretch() -> None:
@@ -163,8 +163,8 @@ def test_whatever_the_width_of_stretches_a_range_is_what_a_list_gives(
             listed = [n for n in listed if n >= numbers[0]]
         elif kind == "near":
             low, high = np.array(numbers[:2]), np.array(numbers[2:])
-            found = events.read_near(kv, low, high)
-            got = [] if found is None else found.column("x").to_pylist()
+            near = events.read_near(kv, low, high)
+            got = [] if near is None else near.column("x").to_pylist()
             wanted = {n for n in listed if any(a <= n <= b for a, b in zip(low, high, strict=True))}
             assert all(got.count(n) == listed.count(n) for n in wanted)
         for low_us, high_us in ((floor, END_OF_TIME_US), (max(700, floor), 1_900)):
@@ -226,12 +226,12 @@ def value_of(rows: pa.Table, step: int = 1) -> tuple[Events, MemoryKV, bytes]:
 def test_what_is_the_same_in_all_rows_is_written_once_and_comes_back_in_every_bit() -> None:
     rows = wide_rows()
     events, kv, value = value_of(rows)
-    found = events.read(kv, 0, STRETCH)
-    assert found is not None and found.schema.equals(rows.schema) and found.equals(rows)
-    assert np.signbit(found.column("zero").to_numpy()).tolist() == [i % 2 == 1 for i in range(400)]
+    read = events.read(kv, 0, STRETCH)
+    assert read is not None and read.schema.equals(rows.schema) and read.equals(rows)
+    assert np.signbit(read.column("zero").to_numpy()).tolist() == [i % 2 == 1 for i in range(400)]
     narrow = rows.drop_columns(["source", "t", "partition", "flag"])
     assert len(value) < len(value_of(narrow)[2]) + 2_500
-    hows = [set(some[7 : 7 + some[6]]) for some in (value, value_of(wide_rows(3_000))[2])]
+    hows = [set(encoding[7 : 7 + encoding[6]]) for encoding in (value, value_of(wide_rows(3_000))[2])]
     assert hows[0] == {0, 1, 2} and hows[1] > {0, 1, 2}
 
 
@@ -265,9 +265,9 @@ def test_numbers_near_each_other_and_texts_that_differ_at_their_end_come_back_an
     )
     events, kv = store()
     events.add(kv, rows, 1)
-    found = events.read(kv, -STRETCH, STRETCH)
-    assert found is not None and found.schema.equals(rows.schema)
-    assert found.equals(
+    read = events.read(kv, -STRETCH, STRETCH)
+    assert read is not None and read.schema.equals(rows.schema)
+    assert read.equals(
         rows.take(pa.array(np.argsort(rows.column(TIME).to_numpy() // STRETCH, kind="stable")))
     )
 
@@ -302,9 +302,9 @@ def test_values_that_are_kept_alike_or_in_other_ways_are_read_as_one(
         )
         events.add(kv, rows, step)
         tables.append(rows)
-    found, some = events.read(kv, 0, STRETCH), events.read(kv, 0, STRETCH, columns={"key", "t", TIME})
-    assert found is not None and found.equals(pa.concat_tables(tables))
-    assert some is not None and some.equals(found.select(["t", TIME, "key"]))
+    whole, part = events.read(kv, 0, STRETCH), events.read(kv, 0, STRETCH, columns={"key", "t", TIME})
+    assert whole is not None and whole.equals(pa.concat_tables(tables))
+    assert part is not None and part.equals(whole.select(["t", TIME, "key"]))
 
 
 def test_few_rows_of_a_stretch_are_written_as_they_are() -> None:
@@ -381,12 +381,12 @@ def test_what_is_wanted_is_kept_of_whole_portions(steps: list[list[int]], most: 
         events.add(kv, rows(*times), step)
     whole, sizes = read(events, kv), list[int]()
 
-    def even(found: pa.Table) -> pa.Table:
-        sizes.append(len(found))
-        return found.filter(pc.equal(pc.bit_wise_and(found.column("x"), 1), 0))
+    def even(table: pa.Table) -> pa.Table:
+        sizes.append(len(table))
+        return table.filter(pc.equal(pc.bit_wise_and(table.column("x"), 1), 0))
 
     with mock.patch.object(events_module, "PORTION", most):
-        found = events.read(kv, START_OF_TIME_US, END_OF_TIME_US, keep=even)
-    left = [] if found is None else found.column("x").to_pylist()
+        table = events.read(kv, START_OF_TIME_US, END_OF_TIME_US, keep=even)
+    left = [] if table is None else table.column("x").to_pylist()
     assert [x for x in left if x % 2 == 0] == [x for x in whole if x % 2 == 0]
     assert len([x for x in left if x % 2]) < most and all(most <= size < most + 8 for size in sizes)

@@ -59,11 +59,11 @@ def test_decimals_have_the_number_of_whatever_they_widen_to(
     """More digits behind the point, and floats: all are hashed as the nearest float."""
     values = [None if n is None else Decimal(n).scaleb(-scale) for n in whole]
     column = pa.array(values, pa.decimal128(15 + scale, scale))
-    found = hashes([column]).tolist()
-    assert hashes([column.cast(pa.decimal256(76, scale + more))]).tolist() == found
+    numbers = hashes([column]).tolist()
+    assert hashes([column.cast(pa.decimal256(76, scale + more))]).tolist() == numbers
     floats = as_type(column, pa.float64())
     assert floats.to_pylist() == [None if v is None else float(v) for v in values]
-    assert hashes([floats]).tolist() == found
+    assert hashes([floats]).tolist() == numbers
     wide = column.cast(pa.decimal256(76, scale + more))
     assert as_type(wide, pa.float64()).to_pylist() == floats.to_pylist()
 

@@ -59,11 +59,11 @@ def table(rows: Sequence[Row]) -> pa.Table:
     )
 
 
-def numbers(found: pa.Table | None) -> list[int]:
-    if found is None:
+def numbers(table: pa.Table | None) -> list[int]:
+    if table is None:
         return []
-    assert found.column("text").to_pylist() == [f"row {n}" for n in found.column("x").to_pylist()]
-    return sorted(found.column("x").to_pylist())
+    assert table.column("text").to_pylist() == [f"row {n}" for n in table.column("x").to_pylist()]
+    return sorted(table.column("x").to_pylist())
 
 
 def look(events: KeyedEvents, kv: MemoryKV, asked: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -122,13 +122,13 @@ def test_whatever_was_filed_merged_and_forgotten_a_key_has_what_a_list_gives(
                 listed = [row for row in listed if row[2] >= at]
             for low, high in ((floor, END_OF_TIME_US), (max(700, floor), 1_200)):
                 assert numbers(events.read(kv, low, high)) == [n for n, _, t in listed if low <= t < high]
-            some = [(key, max(low, floor), high) for key, low, high in asked]
-            got = look(events, kv, some)
+            bounded = [(key, max(low, floor), high) for key, low, high in asked]
+            got = look(events, kv, bounded)
             assert len(set(got)) == len(got)
-            wanted = {n for n, key, t in listed if any(key == k and a <= t <= b for k, a, b in some)}
+            wanted = {n for n, key, t in listed if any(key == k and a <= t <= b for k, a, b in bounded)}
             assert wanted <= set(got)
             # Of one key those are given, too, that lie between what was asked for.
-            spans = {key: [(a, b) for k, a, b in some if k == key and a <= b] for key, *_ in some}
+            spans = {key: [(a, b) for k, a, b in bounded if k == key and a <= b] for key, *_ in bounded}
             assert set(got) <= {
                 n for n, key, t in listed
                 if spans.get(key) and min(a for a, _ in spans[key]) <= t <= max(b for _, b in spans[key])
@@ -184,8 +184,8 @@ def test_blocks_of_many_runs_are_looked_at_together(room: int, monkeypatch: pyte
         rows = [(10_000 * number + i, i, STRETCH * number) for i in range(4_001 + number)]
         events.add(kv, table(rows), number)
     for keys in ([4_000, 3], [0], [1_999, 2_000, 4_002]):
-        found = [n for n in (10_000 * i + key for i in range(3) for key in keys if key < 4_001 + i)]
-        assert look(events, kv, [(key, 0, 3 * STRETCH) for key in keys]) == sorted(found)
+        numbers = [n for n in (10_000 * i + key for i in range(3) for key in keys if key < 4_001 + i)]
+        assert look(events, kv, [(key, 0, 3 * STRETCH) for key in keys]) == sorted(numbers)
 
 
 def test_a_run_between_the_times_that_are_asked_for_is_not_looked_at(decoded: Decoded) -> None:
@@ -237,9 +237,9 @@ def test_columns_that_came_later_or_widened_are_merged_in_one_type() -> None:
         events.add(kv, rows, number)
     [(_, value)] = [pair for pair in kv.scan("k") if pair[0][:1] == b"i"]
     assert value[0] == 1
-    found = events.read_keys(kv, np.array([7], dtype=np.uint32), np.array([0]), np.array([9]))
-    assert found is not None and sorted(found.column("x").to_pylist()) == [float(n) for n in range(FAN)]
-    assert found.filter(found.column("x").to_numpy() > 1).column("y").to_pylist() == ["new", "new"]
+    read = events.read_keys(kv, np.array([7], dtype=np.uint32), np.array([0]), np.array([9]))
+    assert read is not None and sorted(read.column("x").to_pylist()) == [float(n) for n in range(FAN)]
+    assert read.filter(read.column("x").to_numpy() > 1).column("y").to_pylist() == ["new", "new"]
 
 
 def test_hashes_are_these_for_good() -> None:
@@ -344,9 +344,9 @@ def test_what_a_store_holds_does_not_age_by_reads_of_others() -> None:
         for shard in shards:
             for _ in range(READS // 10):
                 shard.begin()
-            found = shard.get(b"run")
+            value = shard.get(b"run")
             shard.put(b"run", rows)
-    assert found is not None and len(process) == 50
+    assert value is not None and len(process) == 50
 
 
 def test_where_there_is_no_room_each_store_gets_its_part_and_keeps_what_it_has_beyond_until_another_comes() -> (

@@ -59,9 +59,9 @@ def test_many_marks_of_a_step_lie_in_values_that_are_read_soon() -> None:
     values = [value for _, value in kv.scan("aux")]
     assert len(values) == 8
     assert max(map(len, values)) == 16 * 4_096
-    found, keys = marks.between(kv, 10, 19)
+    times, keys = marks.between(kv, 10, 19)
     assert sorted(keys.tolist()) == sorted(2 * [i for i in range(10_000) if i % 20 >= 10])
-    assert (found >= 10).all()
+    assert (times >= 10).all()
     marks.drop(kv, 10)
     assert marks.first(kv) == 10
     marks.drop(kv)

@@ -162,9 +162,9 @@ def test_a_scan_takes_the_times_that_are_asked_for(layout: Layout) -> None:
             part = store.scan(kv, start, end, key_prefix=encode_key(fields[:1]))
             assert part[1] == [row.value for row in of_first]
         if layout is Layout.TIME_FIELDS_OFFSET:
-            some = {row.fields for row in rows[::2]}
-            of_some = store.scan(kv, start, end, keys={encode_key(fields) for fields in some})
-            assert of_some[1] == [row.value for row in wanted if row.fields in some or not some]
+            chosen = {row.fields for row in rows[::2]}
+            of_some = store.scan(kv, start, end, keys={encode_key(fields) for fields in chosen})
+            assert of_some[1] == [row.value for row in wanted if row.fields in chosen or not chosen]
 
     check()
 
@@ -173,8 +173,8 @@ def test_keys_of_many_lengths_are_not_looked_for() -> None:
     store = MessageStore(Layout.TIME_FIELDS_OFFSET, bucket=BUCKET)
     rows = [Row(1, ("k" * n,), ("s", 0, n, 0)) for n in range(12)]
     kv = file_rows(store, rows)
-    found = [len(store.scan(kv, 0, 2, keys=[key_of(row) for row in rows[:n]])[0]) for n in range(12)]
-    assert found == [12, 1, 2, 3, 4, 5, 6, 7, 8, 12, 12, 12]
+    counts = [len(store.scan(kv, 0, 2, keys=[key_of(row) for row in rows[:n]])[0]) for n in range(12)]
+    assert counts == [12, 1, 2, 3, 4, 5, 6, 7, 8, 12, 12, 12]
 
 
 @pytest.mark.parametrize("layout", [Layout.TIME_OFFSET, Layout.TIME_FIELDS_OFFSET])
@@ -197,8 +197,8 @@ def test_both_bounds_are_inclusive(layout: Layout) -> None:
             return True
         if isinstance(bound[1], int):
             return sign * (row.position[2] - bound[1]) >= 0
-        mine: tuple[Any, ...] = row.position[: len(bound[1])]
-        return mine == bound[1] or (mine > bound[1]) == (sign > 0)
+        own: tuple[Any, ...] = row.position[: len(bound[1])]
+        return own == bound[1] or (own > bound[1]) == (sign > 0)
 
     @given(ROWS, st.tuples(TIMES, OFFSETS), st.tuples(TIMES, OFFSETS))
     @examples(60, deep=2_000)

@@ -46,9 +46,9 @@ def put(kv: RocksKV | MemoryKV, *pairs: tuple[bytes, bytes], cf: str = CF) -> No
 def test_a_page_that_was_written_is_the_very_value(kv: RecentKV) -> None:
     value = b"v" * 5_000
     put(kv, (page(0), value), (key_of(encode_i64(0), SINCE + 1), value))
-    found = kv.multi_get(CF, [page(0), page(1), key_of(encode_i64(0), SINCE + 1)])
-    assert found == [value, None, value]
-    assert found[0] is value and found[2] is not value
+    pages = kv.multi_get(CF, [page(0), page(1), key_of(encode_i64(0), SINCE + 1)])
+    assert pages == [value, None, value]
+    assert pages[0] is value and pages[2] is not value
     assert kv.nbytes == len(value)
 
 
@@ -174,10 +174,10 @@ def test_a_process_that_is_killed_between_writes_leaves_pages_of_one_of_them(
     with RecentKV(tmp_path / "db", CFS) as kv:
         assert kv.nbytes == 0
         [marked] = kv.multi_get("a.aux", [b"n"])
-        found = {
+        kept = {
             None if value is None else value[:4] for value in kv.multi_get(CF, [page(n) for n in range(20)])
         }
-        assert found == {marked}
+        assert kept == {marked}
         put(kv, (page(0), b"new"))
         assert kv.multi_get(CF, [page(0)]) == [b"new"]
 
@@ -205,17 +205,17 @@ def rows(keys: range, step: int) -> pa.Table:
 
 def test_rows_of_pages_are_the_same_in_the_same_order_whether_they_are_remembered(kv: RecentKV) -> None:
     """All pages, one page in two, or few are cached, against a reader that has not written anything."""
-    mine, other = (Pages(CF, "a.aux", ["k"], 4, remembers=remembers) for remembers in (True, False))
+    cached, other = (Pages(CF, "a.aux", ["k"], 4, remembers=remembers) for remembers in (True, False))
 
     def both(keys: range) -> Near:
         asked = rows(keys, 0).select([START, "k"])
-        found, like = (pages.near(kv, [0], asked, lambda kv, prefix: []) for pages in (mine, other))
-        assert found.rows is not None and like.rows is not None
-        assert found.rows.to_pylist() == like.rows.to_pylist()
-        return found
+        actual, like = (pages.near(kv, [0], asked, lambda kv, prefix: []) for pages in (cached, other))
+        assert actual.rows is not None and like.rows is not None
+        assert actual.rows.to_pylist() == like.rows.to_pylist()
+        return actual
 
-    mine.replace(kv, [0], rows(range(2_000), 1))
-    mine.release()
+    cached.replace(kv, [0], rows(range(2_000), 1))
+    cached.release()
     assert len(both(range(2_000)).rows) == 2_000
     for chosen, step in ((range(40), 2), (range(1_000), 3), (range(500, 520), 4), (range(2_000), 5)):
         near = both(chosen)
@@ -223,12 +223,12 @@ def test_rows_of_pages_are_the_same_in_the_same_order_whether_they_are_remembere
         held = kept.filter(
             pa.array([key not in {f"key-{i}" for i in chosen} for key in kept["k"].to_pylist()])
         )
-        mine.put(kv, near, pa.concat_tables([held, rows(chosen, step).cast(held.schema)]))
-        mine.release()
+        cached.put(kv, near, pa.concat_tables([held, rows(chosen, step).cast(held.schema)]))
+        cached.release()
         near = both(range(2_000))
-        found = dict(zip(*(near.rows[name].to_pylist() for name in ("k", "v")), strict=True))
-        assert len(found) == len(near.rows) == 2_000
-        assert all(found[f"key-{i}"] == (None if i % 7 == step else step * i) for i in chosen)
+        actual = dict(zip(*(near.rows[name].to_pylist() for name in ("k", "v")), strict=True))
+        assert len(actual) == len(near.rows) == 2_000
+        assert all(actual[f"key-{i}"] == (None if i % 7 == step else step * i) for i in chosen)
         both(range(100, 130))
 
 

@@ -189,10 +189,10 @@ def test_a_disk_that_fails_is_reported_with_the_place_and_what_to_do() -> None:
         "IO error: While pread offset 0 len 53: job/local/shard-0000/000012.sst: Input/output error",
         "Input/output error (os error 5)",
     ):
-        told = rocks.translate(Exception(text), "job/local/shard-0000")
-        assert isinstance(told, DiskFailed) and told.errno == 5, text
-        assert "the store job/local/shard-0000 cannot be read or written" in str(told)
-        assert "see what the system's log says of the disk" in str(told)
+        error = rocks.translate(Exception(text), "job/local/shard-0000")
+        assert isinstance(error, DiskFailed) and error.errno == 5, text
+        assert "the store job/local/shard-0000 cannot be read or written" in str(error)
+        assert "see what the system's log says of the disk" in str(error)
 
 
 def test_a_store_of_another_process_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

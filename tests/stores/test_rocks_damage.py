@@ -189,6 +189,8 @@ def test_pages_of_windows_lie_in_small_blocks(tmp_path: Path) -> None:
             )
         kv.write(rows)
         kv.flush()
-        told = [kv._maps[cf].property_value("rocksdb.aggregated-table-properties") or "" for cf in kv.cfs]
-    windows, messages = [int(text.partition("# data blocks=")[2].partition(";")[0]) for text in told]
+        properties = [
+            kv._maps[cf].property_value("rocksdb.aggregated-table-properties") or "" for cf in kv.cfs
+        ]
+    windows, messages = [int(text.partition("# data blocks=")[2].partition(";")[0]) for text in properties]
     assert windows >= 3 * messages > 0

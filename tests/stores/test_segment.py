@@ -107,10 +107,10 @@ def test_a_segment_in_several_parts_is_read_part_by_part_and_torn_or_damaged_any
 
 
 def test_another_attempts_segment_is_refused_by_its_digest(tmp_path: Path) -> None:
-    mine = write_segment(tmp_path / "mine", 7, 3, some_batch())
+    own = write_segment(tmp_path / "mine", 7, 3, some_batch())
     other = write_segment(tmp_path / "other", 7, 3, Batch())
-    with pytest.raises(CorruptState, match=f"has digest {other}, its commit recorded {mine}"):
-        read_segment(tmp_path / "other", mine)
+    with pytest.raises(CorruptState, match=f"has digest {other}, its commit recorded {own}"):
+        read_segment(tmp_path / "other", own)
 
 
 def test_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -69,16 +69,16 @@ def wide(n: int, first: int = 0) -> pa.Table:
 def test_a_column_of_one_value_and_one_that_is_as_another_are_reported_and_not_written() -> None:
     n, spill = spill_module._MANY, Spill()
     tables = [wide(n), wide(n + 5, 7), wide(3), wide(n + 1, 9).slice(1)]
-    for i, some in enumerate(tables):
-        spill.add(some, i % 2)
+    for i, table in enumerate(tables):
+        spill.add(table, i % 2)
     wanted = [pa.concat_tables(tables[i::2]) for i in range(2)]
     mapped = spill.mapped()
-    for found in (
+    for read in (
         [mapped[0], mapped[1]],
         [pa.concat_tables(tables) for tables in (spill.read([0]), spill.read([1]))],
     ):
-        assert [rows.schema for rows in found] == [rows.schema for rows in wanted]
-        assert [str(rows.to_pydict()) for rows in found] == [str(rows.to_pydict()) for rows in wanted]
+        assert [rows.schema for rows in read] == [rows.schema for rows in wanted]
+        assert [str(rows.to_pydict()) for rows in read] == [str(rows.to_pydict()) for rows in wanted]
     assert spill._file.size < 0.75 * sum(rows.nbytes for rows in tables)
     assert spill.nbytes(0) >= wanted[0].nbytes  # of all, as where they are in memory
     former, latter = mapped[1].column("one").chunks
@@ -104,11 +104,11 @@ def test_rows_that_are_dealt_are_read_by_number_in_their_order_each_column_in_on
             if number < 7
         ]
         wanted = pa.concat_tables([*of, *([few] if 7 in asked else []), *([tables[0]] if 8 in asked else [])])
-        found = spill.whole(asked)
-        found.validate(full=True)
-        assert found.schema == wanted.schema
-        assert str(found.to_pydict()) == str(wanted.to_pydict())
-        assert {column.num_chunks for column in found.columns} == {1}
+        read = spill.whole(asked)
+        read.validate(full=True)
+        assert read.schema == wanted.schema
+        assert str(read.to_pydict()) == str(wanted.to_pydict())
+        assert {column.num_chunks for column in read.columns} == {1}
         assert sum(map(spill.rows, asked)) == len(wanted)
         assert sum(map(spill.nbytes, asked)) >= 0.9 * wanted.nbytes
     if n >= spill_module._MANY:
@@ -138,12 +138,12 @@ def test_rows_that_gather_are_read_in_their_order_about_so_many_at_once(
         gathered.add(rows)
     parts = list(gathered.tables())
     assert {part.schema for part in parts} == {gathered.schema} and len(gathered) == 6
-    told = [row for part in parts for row in part.to_pylist()]
-    assert told == [{"n": n, "s": None if n < 3 else f"{n}" * n} for n in range(1, 7)]
+    every = [row for part in parts for row in part.to_pylist()]
+    assert every == [{"n": n, "s": None if n < 3 else f"{n}" * n} for n in range(1, 7)]
     if most == 1:
         assert gathered.held is None and [len(part) for part in parts] == [2, 2, 1, 1]
     if most > 100:
-        assert gathered.held is not None and gathered.held.to_pylist() == told
+        assert gathered.held is not None and gathered.held.to_pylist() == every
 
 
 def test_tables_in_a_list_go_to_a_file_and_stay_in_their_order() -> None:

@@ -26,12 +26,12 @@ sys.stdin.readline()
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of temporary folders, and a process that has none."""
-    found = tmp_path / "tmp"
-    found.mkdir()
-    monkeypatch.setenv("TMPDIR", str(found))
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(temp_dirs, "_held", {})
-    return found
+    return folder
 
 
 @pytest.fixture

@@ -45,12 +45,12 @@ class Job:
         self.there, self.known_schema = list[tuple[Any, ...]](), 0
 
     def some(self, homes: list[int], most: int) -> list[tuple[Any, ...]]:
-        found = []
+        rows = []
         for _ in range(self.chance.randrange(most)):
             self.known_schema += 1
             home = self.chance.choice(homes)
             end = 500 if home == HOT else home + self.chance.randrange(WIDTH_US)
-            found.append(
+            rows.append(
                 (
                     home,
                     f"k{self.chance.randrange(9)}",
@@ -60,13 +60,13 @@ class Job:
                     self.known_schema,
                 )
             )
-        return found
+        return rows
 
     def end(self) -> None:
         """Sessions come to where they are looked for by their end, and nobody reads what lies there."""
         rows = self.some([0, 10, 20], 6)
         if rows:
-            self.store.put(self.kv, Near(None, {}), table(rows), lambda some: some)
+            self.store.put(self.kv, Near(None, {}), table(rows), lambda kept: kept)
             self.there += rows
 
     def step(self) -> None:
@@ -86,14 +86,14 @@ class Job:
         assert not Counter(row for row in self.there if row[:2] in set(asked)) - Counter(read)
         stay = [i for i in range(len(read)) if self.chance.random() < 0.7]
         fresh = self.some([0, 10, 20, *([HOT] if HOT in near.held else [])], 4)
-        self.store.put(self.kv, near, table(fresh), lambda some: some, np.array(stay, dtype=np.int64))
+        self.store.put(self.kv, near, table(fresh), lambda rows: rows, np.array(stay, dtype=np.int64))
         gone = Counter(read) - Counter(read[i] for i in stay)
         self.there = [*(Counter(self.there) - gone).elements(), *fresh]
 
     def look(self) -> None:
         for homes in ([0], [0, 10, 20], [HOT], [10, HOT]):
-            found = Counter(plain(self.store.read(self.kv, homes)))
-            assert found == Counter(row for row in self.there if row[0] in homes)
+            stored = Counter(plain(self.store.read(self.kv, homes)))
+            assert stored == Counter(row for row in self.there if row[0] in homes)
 
     def kinds(self) -> set[tuple[int, int]]:
         """The kind and codec of each value."""
@@ -123,14 +123,14 @@ def test_a_bucket_that_has_changed_often_lies_in_pages(monkeypatch: pytest.Monke
     monkeypatch.setattr(delta_blocks, "FOLD_AT", 2)
     job = Job(random.Random(1))
     job.store.put(
-        job.kv, Near(None, {}), table([(0, "a", 0, 5, False, 0), (0, "b", 1, 4, False, 0)]), lambda some: some
+        job.kv, Near(None, {}), table([(0, "a", 0, 5, False, 0), (0, "b", 1, 4, False, 0)]), lambda rows: rows
     )
     keys = pa.table({START: pa.array([0], pa.int64()), "k": ["a"]})
     for n in range(1, 6):
         near = job.store.near(job.kv, [0], keys)
         others = np.array([i for i, row in enumerate(plain(near.rows)) if row[1] != "a"], dtype=np.int64)
         fresh = table([(0, "a", 0, 5 + n % 2, False, n)])
-        job.store.put(job.kv, near, fresh, lambda some: some, others)
+        job.store.put(job.kv, near, fresh, lambda rows: rows, others)
         assert sorted(plain(job.store.read(job.kv, [0]))) == [
             (0, "a", 0, 5 + n % 2, False, n),
             (0, "b", 1, 4, False, 0),
@@ -141,9 +141,9 @@ def test_a_bucket_that_has_changed_often_lies_in_pages(monkeypatch: pytest.Monke
 
 def test_all_that_is_removed_of_a_bucket_is_gone_and_the_bucket_with_it() -> None:
     job = Job(random.Random(1))
-    job.store.put(job.kv, Near(None, {}), table([(0, "a", 0, 5, False, 0)]), lambda some: some)
+    job.store.put(job.kv, Near(None, {}), table([(0, "a", 0, 5, False, 0)]), lambda rows: rows)
     keys = pa.table({START: pa.array([0], pa.int64()), "k": ["a"]})
-    job.store.put(job.kv, job.store.near(job.kv, [0], keys), table([]), lambda some: some)
+    job.store.put(job.kv, job.store.near(job.kv, [0], keys), table([]), lambda rows: rows)
     assert plain(job.store.read(job.kv, [0])) == []
     job.store.drop(job.kv, 10)
     assert list(job.kv.scan("windows")) == []

@@ -196,29 +196,31 @@ def test_what_is_put_in_the_place_of_some_keys_leaves_all_others(kv: KV) -> None
     chance, said = Random(7), dict[tuple[int, str], int]()
     for n in range(120):
         starts = chance.sample([-10, 0, 10], chance.randint(1, 3))
-        some = {
+        names = {
             (start, f"key-{chance.randrange(n + 20)}")
             for start in starts
             for _ in range(chance.randint(1, 9))
         }
-        given = [(*name, n) for name in sorted(some)]
+        stored = [(*name, n) for name in sorted(names)]
         kind = chance.choice(["append", "put", "put", "put", "waiting", "replace"] if n else ["put"])
         if kind == "append" and n % 5 == 0:
-            store.append(kv, rows(*given), upsert=True)
-            said.update({name: n for name in some})
+            store.append(kv, rows(*stored), upsert=True)
+            said.update({name: n for name in names})
         elif kind == "replace" and n % 20 == 0:
-            store.replace(kv, starts, rows(*given))
-            said = {name: v for name, v in said.items() if name[0] not in starts} | {name: n for name in some}
+            store.replace(kv, starts, rows(*stored))
+            said = {name: v for name, v in said.items() if name[0] not in starts} | {
+                name: n for name in names
+            }
         elif kind == "waiting":
             near = store.near(kv, starts, None)
             assert set(plain(near.rows)) <= {(*name, v) for name, v in said.items()}
         else:
-            near = store.near(kv, starts, rows(*given).select(["__start", "k"]))
+            near = store.near(kv, starts, rows(*stored).select(["__start", "k"]))
             held = {(s, k): v for s, k, v in plain(near.rows)}
             assert held == {name: said[name] for name in held}
-            assert {name for name in some if name in said} <= set(held)
-            said.update({name: n for name in some})
-            store.put(kv, near, rows(*((s, k, said[s, k]) for s, k in {**held, **dict.fromkeys(some)})))
+            assert {name for name in names if name in said} <= set(held)
+            said.update({name: n for name in names})
+            store.put(kv, near, rows(*((s, k, said[s, k]) for s, k in {**held, **dict.fromkeys(names)})))
         assert plain(store.read(kv, [-10, 0, 10])) == sorted((*name, v) for name, v in said.items())
     assert len(said) > 200 and store.starts(kv, -100, 100) == [-10, 0, 10]
 
@@ -319,11 +321,11 @@ def test_columns_of_every_type_lie_in_pages_as_they_came(kv: KV) -> None:
         table = table.append_column(f"c{i}", pa.array([None, *values], kind)[1:])
     store = BlockWindows("windows", "aux", ["k"])
     store.replace(kv, [0, 10], table)
-    found = store.read(kv, [0, 10])
-    assert found is not None
-    assert found.schema.equals(table.append_column("__upsert", pa.array([True] * 3)).schema)
-    order = [found["k"].to_pylist().index(k) for k in ("a", "b", None)]
-    assert repr(found.take(order).drop_columns(["__upsert"]).to_pylist()) == repr(table.to_pylist())
+    stored = store.read(kv, [0, 10])
+    assert stored is not None
+    assert stored.schema.equals(table.append_column("__upsert", pa.array([True] * 3)).schema)
+    order = [stored["k"].to_pylist().index(k) for k in ("a", "b", None)]
+    assert repr(stored.take(order).drop_columns(["__upsert"]).to_pylist()) == repr(table.to_pylist())
 
 
 def test_the_schema_of_blocks_is_kept_once(kv: KV) -> None:
@@ -396,9 +398,9 @@ def many(n: int) -> pa.Table:
 def test_many_rows_of_windows_that_lie_long_are_narrow_blocks_and_few_are_not() -> None:
     kv, wide = MemoryKV(CFS), MemoryKV(CFS)
     store, n = BlockWindows("windows", "aux", ["k"], narrow=True), delta_blocks.NARROW_FROM
-    for some in (many(n), many(n - 1), many(n + 1)):
+    for table in (many(n), many(n - 1), many(n + 1)):
         for to, layout in ((kv, store), (wide, BlockWindows("windows", "aux", ["k"]))):
-            layout.append(to, some, upsert=True)
+            layout.append(to, table, upsert=True)
     assert [value[3] for _, value in kv.scan("windows")] == [Codec.NARROW, Codec.ARROW, Codec.NARROW]
     size, of_wide = (sum(len(value) for _, value in to.scan("windows")) for to in (kv, wide))
     assert size < 0.6 * of_wide
@@ -430,9 +432,9 @@ def test_windows_of_narrow_blocks_are_folded_and_divided_as_others(
             folded.append(n)
             store.fold(kv, start, summed)
         assert plain(summed(store.read(kv, [0]))) == sorted((0, key, value) for key, value in said.items())
-    found = {tuple(value[2:4]) for _, value in kv.scan("windows")}
+    kinds = {tuple(value[2:4]) for _, value in kv.scan("windows")}
     both = {(Kind.DIVIDED, codec) for codec in (Codec.ARROW, Codec.NARROW)}
-    assert len(folded) > 5 and (both <= found) == (keys > 100)
+    assert len(folded) > 5 and (both <= kinds) == (keys > 100)
 
 
 def test_a_narrow_block_of_a_newer_format_is_refused_and_a_damaged_one_too() -> None:
@@ -498,8 +500,8 @@ def test_the_block_and_the_progress_of_the_formats_page_are_read_as_it_says(
     block = examples_of_formats()["window-waiting"]
     assert key == encode_i64(1) + b"\xff\xff" + bytes(5) + b"\x02"
     assert value[:24] + value[32:] == block[:24] + block[32:]
-    found = wait.read(beside)
-    assert found is not None and found.rows.to_pydict() == {
+    stored = wait.read(beside)
+    assert stored is not None and stored.rows.to_pydict() == {
         "k": ["a", "b", "c"],
         "a.n.n": [1, 1, 1],
         "__ingest_step": [3, 4, 4],

@@ -332,10 +332,10 @@ def shown(cases: st.SearchStrategy[Case], window: Any, **agg: Any) -> Operator:
     )
     scaled = Scaled(definition, 0, S, True)
     stand = [(1, "a"), (2, None), (9, "a"), (17, "b"), (5, "a"), (90, "a"), (3, "b"), (91, "b")]
-    some = [
+    rows = [
         {"p": 0, "t": t, "k": k, "g": None, "f": None, "x": n / 4, "v": n} for n, (t, k) in enumerate(stand)
     ]
-    return Operator(cases, definition, SCHEMA, [scaled.drawn(row) for row in some])
+    return Operator(cases, definition, SCHEMA, [scaled.drawn(row) for row in rows])
 
 
 OPERATOR = shown(jobs(), wr.hopping("10 seconds", "5 seconds"), middle=wr.median("v"))

@@ -35,7 +35,7 @@ class Picky:
         return "none" if state % 5 == 1 else state
 
 
-def made(kind: str, draw: random.Random) -> Any:
+def random_aggregation(kind: str, draw: random.Random) -> Any:
     agg = {"x": Picky("v"), "n": wr.count()}  # type: ignore[arg-type, call-arg]
     if kind == "over":
         return wr.Over(
@@ -61,7 +61,7 @@ def made(kind: str, draw: random.Random) -> Any:
 @pytest.mark.parametrize("kind", ["time", "session", "tuples", "over"])
 def test_where_finish_raises_the_pane_is_a_dead_letter_and_its_messages_count(kind: str, seed: int) -> None:
     draw, t = random.Random(f"{kind} {seed}"), 0
-    with TestDriver(made(kind, draw), store="memory") as driver:
+    with TestDriver(random_aggregation(kind, draw), store="memory") as driver:
         for step in range(10):
             sent = []
             for i in range(draw.randint(1, 4)):

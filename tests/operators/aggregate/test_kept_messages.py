@@ -72,9 +72,9 @@ def test_a_session_that_fires_has_few_of_its_messages_as_objects() -> None:
     logic.ingest(kv, {"agg": rows}, 0)
     tracemalloc.start()
     try:
-        told = logic.advance(kv, END_OF_TIME_US, 0)
+        step = logic.advance(kv, END_OF_TIME_US, 0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert [pane.column("m").to_pylist() for pane in told.panes] == [[(n - 1) / 2]]
+    assert [pane.column("m").to_pylist() for pane in step.panes] == [[(n - 1) / 2]]
     assert peak < 200 * n

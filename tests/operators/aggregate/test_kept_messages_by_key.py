@@ -42,7 +42,7 @@ class Job:
     def __init__(self, definition: wr.Aggregate, kv: KV | None = None) -> None:
         self.logic: Any = definition.logic()
         self.kv = MemoryKV(self.logic.cfs()) if kv is None else kv
-        self.given = 0
+        self.sent = 0
 
     def as_rows(self) -> Job:
         """With messages as values of their own."""
@@ -60,14 +60,14 @@ class Job:
                 "v": pa.array(values),
                 "__source": ["s"] * n,
                 "__partition": np.zeros(n, dtype=np.int64),
-                "__offset": np.arange(self.given, self.given + n),
+                "__offset": np.arange(self.sent, self.sent + n),
             }
         )
-        self.given += n
-        return _told(self.logic.ingest(self.kv, {self.logic.definition.inputs[0].name: table}, 0))
+        self.sent += n
+        return _emitted(self.logic.ingest(self.kv, {self.logic.definition.inputs[0].name: table}, 0))
 
     def advance(self, watermark_us: int) -> list[dict[str, Any]]:
-        return _told(self.logic.advance(self.kv, watermark_us, 0))
+        return _emitted(self.logic.advance(self.kv, watermark_us, 0))
 
     def set_back(self, watermark_us: int) -> None:
         progress, batch = self.logic.progress(self.kv), Batch()
@@ -77,16 +77,16 @@ class Job:
 
     def kept(self, start: Any = (START_OF_TIME_US, None), end: Any = (END_OF_TIME_US - 1, None)) -> list[int]:
         """The offsets of messages that are kept, in order."""
-        found = self.logic.view([self.kv], END_OF_TIME_US).between(self.kv, start, end)
-        return [] if found is None else found.table.column("__offset").to_pylist()
+        selected = self.logic.view([self.kv], END_OF_TIME_US).between(self.kv, start, end)
+        return [] if selected is None else selected.table.column("__offset").to_pylist()
 
 
-def _told(result: Any) -> list[dict[str, Any]]:
-    found = []
-    for pane in result.panes:
+def _emitted(step: Any) -> list[dict[str, Any]]:
+    rows = []
+    for pane in step.panes:
         for row in pane.to_pylist():
-            found.append({name: row[name] for name in ("__start", "k", "m", "__timing") if name in row})
-    return sorted(found, key=repr)
+            rows.append({name: row[name] for name in ("__start", "k", "m", "__timing") if name in row})
+    return sorted(rows, key=repr)
 
 
 def test_early_results_of_a_few_keys_read_what_is_kept_of_these() -> None:
@@ -96,8 +96,8 @@ def test_early_results_of_a_few_keys_read_what_is_kept_of_these() -> None:
     job.ingest(rows)
     job.ingest([(7, S, 0)])  # what the process holds of the index is read once
     kv.clear()
-    [told] = job.ingest([(11, S, 0)])
-    assert told["m"] == statistics.median([0, *(v for k, _, v in rows if k == 11)])
+    [pane] = job.ingest([(11, S, 0)])
+    assert pane["m"] == statistics.median([0, *(v for k, _, v in rows if k == 11)])
     assert kv.read["agg.messages"] < 200_000  # of about 8 MB
 
 
@@ -121,9 +121,9 @@ def test_windows_emit_as_they_do_where_each_message_is_a_value_of_its_own() -> N
                 (draw.choice(["a", "b", None]), max(at - draw.randrange(12 * S), 0), draw.randrange(9))
                 for _ in range(draw.randrange(1, 9))
             ]
-            told = [job.ingest(rows) for job in jobs]
+            emitted = [job.ingest(rows) for job in jobs]
             told_on = [job.advance(at) for job in jobs]
-            assert told[0] == told[1] and told_on[0] == told_on[1], seed
+            assert emitted[0] == emitted[1] and told_on[0] == told_on[1], seed
             low, high = sorted(draw.randrange(at + 1) for _ in range(2))
             for asked in ((), ((low, 3), (high, ("s", 0, 20)))):
                 kept = [job.kept(*asked) for job in jobs]
@@ -144,31 +144,31 @@ def test_what_is_evicted_by_number_is_gone_whatever_comes_later(per: str) -> Non
         for _ in range(12):
             at += draw.randrange(15 * S)
             rows = [(draw.choice("ab"), at - draw.randrange(40 * S), draw.randrange(9)) for _ in range(3)]
-            told = [job.ingest(rows) + job.advance(at) for job in jobs]
-            assert told[0] == told[1] and jobs[0].kept() == jobs[1].kept(), seed
+            emitted = [job.ingest(rows) + job.advance(at) for job in jobs]
+            assert emitted[0] == emitted[1] and jobs[0].kept() == jobs[1].kept(), seed
 
 
 def test_what_was_forgotten_stays_so_when_the_watermark_is_set_back() -> None:
     definition = medians(window=wr.hopping("10 seconds", "2 seconds"), retention="1 second")
     jobs = [Job(definition).as_rows(), Job(definition)]
-    told = []
+    emitted = []
     for job in jobs:
         job.ingest([("a", n * S, n) for n in range(20)])
         job.advance(16 * S)
         job.set_back(8 * S)
-        told.append([job.kept(), job.ingest([("a", 5 * S, 100)]), job.advance(40 * S)])
-    assert told[0] == told[1]
+        emitted.append([job.kept(), job.ingest([("a", 5 * S, 100)]), job.advance(40 * S)])
+    assert emitted[0] == emitted[1]
 
 
 def test_keys_and_columns_that_widen_are_found_again() -> None:
-    told = []
+    emitted = []
     for job in (Job(medians()).as_rows(), Job(medians())):
         job.ingest([(1, S, 1), (2, S, 5)])
-        told.append(
+        emitted.append(
             [job.ingest([(1.0, S, 2.5), (2.5, S, 1.0)]), job.ingest([(1, 2 * S, 7)]), job.advance(10 * S)]
         )
-    assert told[0] == told[1]
-    assert [row["m"] for row in told[1][2]] == [2.5, 5.0, 1.0]
+    assert emitted[0] == emitted[1]
+    assert [row["m"] for row in emitted[1][2]] == [2.5, 5.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -182,13 +182,13 @@ def test_keys_and_columns_that_widen_are_found_again() -> None:
     ids=["integers", "decimals", "floats", "bytes"],
 )
 def test_a_key_is_found_again_whatever_its_column_widens_to(narrow: Any, wide: Any, there: Any) -> None:
-    told = []
+    emitted = []
     for job in (Job(medians()).as_rows(), Job(medians())):
         for kind, value in ((narrow, 1), (wide, 9)):
             keys = pa.array(there, narrow).cast(kind)
             rows = pa.table({"k": keys, "t": np.full(len(keys), S), "v": np.full(len(keys), value)})
-            told.append(_told(job.logic.ingest(job.kv, {"agg": rows}, 0)))
-    assert told[1] == told[3] and [row["m"] for row in told[3]] == [5.0] * 50
+            emitted.append(_emitted(job.logic.ingest(job.kv, {"agg": rows}, 0)))
+    assert emitted[1] == emitted[3] and [row["m"] for row in emitted[3]] == [5.0] * 50
 
 
 def test_a_year_in_one_step_shares_stretches_until_it_is_evicted() -> None:
@@ -208,6 +208,6 @@ def test_without_keys_and_with_texts_from_a_dictionary() -> None:
     table = pa.table({"k": pa.array(["x", "y"]).dictionary_encode(), "t": [1, 2], "v": [1, 4]})
     [name] = [i.name for i in definition.inputs]
     for _ in range(2):
-        result = job.logic.ingest(job.kv, {name: table}, 0)
-    [pane] = result.panes
+        step = job.logic.ingest(job.kv, {name: table}, 0)
+    [pane] = step.panes
     assert pane.column("m").to_pylist() == [2.5] and pane.column("last").to_pylist() == [["x", "y", "x", "y"]]

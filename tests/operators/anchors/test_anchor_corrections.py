@@ -10,7 +10,7 @@ import pytest
 
 import windrow as wr
 from tests.counting import CountingKV
-from tests.operators.anchors.test_anchors import LAST_HOUR, LATE, NEXT_HOUR, over, told
+from tests.operators.anchors.test_anchors import LAST_HOUR, LATE, NEXT_HOUR, over, played
 from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.testing import ManualClock, TestDriver
 
@@ -27,7 +27,7 @@ def test_each_aggregation_has_a_frame_of_its_own_around_an_anchor(tmp_path: Path
     minutes = [(t, n) for n, t in enumerate((0, 30, 60, 90, 119, 121))]
     readings = [("readings", {"t": t * 60 * S, "n": n}) for t, n in minutes]
     anchors = [("markers", {"at": t * 60 * S, "i": t}) for t in (60, 61, 400)]
-    rows, letters = told(tmp_path, definition, [*anchors[:2], *readings, *anchors[2:]])
+    rows, letters = played(tmp_path, definition, [*anchors[:2], *readings, *anchors[2:]])
     assert rows == [
         {"at": rows[0]["at"], "i": 60, "before": [0, 1, 2], "after": [3, 4]},
         {"at": rows[1]["at"], "i": 61, "before": [1, 2], "after": [3, 4, 5]},
@@ -52,13 +52,13 @@ def test_a_row_of_an_anchor_is_explained_by_the_messages_in_its_windows(frame: A
         for n, k in ((3, "a"), (4, "b"), (6, "b")):
             window = {"since": (n - 1) * hour, "until": n * hour}
             op.add_message({"at": n * hour, "k": k, **window}, "markers")
-        told = op.get_result()
-    assert len(told) == 2
+        rows = op.get_result()
+    assert len(rows) == 2
     with wr.read_state(str(tmp_path)) as state:
-        for row in told:
-            [found] = state.explain(row)
-            assert [p.offset for p in found.positions or ()] == sorted({*row["a"], *row.values.get("b", [])})
-            assert found.positions
+        for row in rows:
+            [why] = state.explain(row)
+            assert [p.offset for p in why.positions or ()] == sorted({*row["a"], *row.values.get("b", [])})
+            assert why.positions
         [waits] = state.explain(6 * hour, key="b")
         assert [p.offset for p in waits.positions or ()] == [11]
     with over(frame=LAST_HOUR).open(str(tmp_path / "short")) as op:
@@ -137,15 +137,15 @@ def test_what_is_corrected_is_in_the_end_what_messages_in_order_give_also_after_
     mixed = sorted(
         in_order, key=lambda one: (next(iter(one[1].values())) // (9 * S), -next(iter(one[1].values())))
     )
-    found = []
+    outcomes = []
     for where, sent in (("in order", in_order), ("mixed", mixed)):
         with TestDriver(anchored.then(totals), tmp_path / where) as driver:
             for n, (name, message) in enumerate(sent):
                 driver.add(wr.Message(message, wr.Position("s", 0, n)), name)
             driver.drain()
             assert not driver.check(dead_letters=True).dead_letters
-            found.append({(pane.window, pane.key["k"]): pane.values for pane in driver.committed_panes()})
-    assert found[0] == found[1]
+            outcomes.append({(pane.window, pane.key["k"]): pane.values for pane in driver.committed_panes()})
+    assert outcomes[0] == outcomes[1]
 
 
 def test_what_a_step_reads_does_not_grow_with_the_anchors_that_may_be_corrected() -> None:
@@ -159,7 +159,7 @@ def test_what_a_step_reads_does_not_grow_with_the_anchors_that_may_be_corrected(
         marks = {"at": [step * 100 * S]}
         logic.ingest(kv, {n: placed(n, step, c) for n, c in (("readings", columns), ("markers", marks))}, 0)
         logic.advance(kv, step * 100 * S, 0)
-        read.append(kv.given.total())
+        read.append(kv.scanned.total())
     assert max(read[60:]) <= max(read[10:30])
 
 
@@ -188,7 +188,7 @@ def test_rows_of_anchors_wait_for_the_end_of_a_period_and_no_longer_than_they_ma
 ) -> None:
     tens = wr.Emit(early=wr.every("10 seconds"), late=wr.every("10 seconds"), mode="retracting")
     definition = over(frame=("-2 seconds", "1 second"), emit=tens, allowed_lateness="8 seconds", select="i")
-    told: list[list[tuple[Any, ...]]] = []
+    emitted: list[list[tuple[Any, ...]]] = []
     with TestDriver(definition, tmp_path, clock=ManualClock(0)) as driver:
 
         def add(name: str, message: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ def test_rows_of_anchors_wait_for_the_end_of_a_period_and_no_longer_than_they_ma
             driver.advance_clock(f"{seconds} seconds")
             driver.timeout()
             driver.next_offsets()
-            told.append(
+            emitted.append(
                 [(p.timing.value, p.kind.value, p["i"], p["seen"], p.is_last) for p in driver.panes()]
             )
             driver.crash()
@@ -223,7 +223,7 @@ def test_rows_of_anchors_wait_for_the_end_of_a_period_and_no_longer_than_they_ma
         driver.check(dead_letters=True)
         driver.assert_state_zero()
     one = [("EARLY", "INSERT", 1, [4, 5], False)]
-    assert told == [
+    assert emitted == [
         [],
         one,
         [("ON_TIME", "RETRACT", 1, [4, 5], False), ("ON_TIME", "INSERT", 1, [4, 5], False)],

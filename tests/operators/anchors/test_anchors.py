@@ -39,7 +39,7 @@ def over(**options: Any) -> wr.Over:
     return wr.Over(**(what | options))
 
 
-def told(
+def played(
     folder: Path, definition: Any, sent: list[tuple[str | None, dict[str, Any]]], *, drain: bool = True
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows, and why others are not there, of messages that come one by one: as the oracle says."""
@@ -95,7 +95,7 @@ def test_each_anchor_says_which_messages_its_window_holds(name: str, tmp_path: P
         ("before", marked(windows) + READINGS),
         ("behind", READINGS[:1] + marked(windows) + READINGS[1:]),
     ):
-        rows, letters = told(tmp_path / where, definition, sent)
+        rows, letters = played(tmp_path / where, definition, sent)
         assert [row["seen"] for row in rows] == wanted
         assert letters == []
 
@@ -115,13 +115,13 @@ def test_a_window_that_breaks_a_promise_is_a_dead_letter_and_the_next_continues(
     for watermark in ("0 seconds", "1 second"):  # judged one after the other, and together
         anchors = wr.Input("markers", event_time="at", max_ahead=wr.forever, watermark=watermark)
         definition = over(select="i", anchors=anchors)
-        rows, letters = told(tmp_path / watermark, definition, marked(windows) + READINGS)
+        rows, letters = played(tmp_path / watermark, definition, marked(windows) + READINGS)
         assert [row["i"] for row in rows] == kept
         assert letters == ["obsolete_window"] * (len(windows) - len(kept))
 
 
 @pytest.mark.parametrize(
-    ("retention", "anchors", "letters"),
+    ("retention", "anchors", "reasons"),
     [
         # (at, obsolete, start): what a key has promised last holds, though what it promised first is out of retention.
         (
@@ -134,7 +134,7 @@ def test_a_window_that_breaks_a_promise_is_a_dead_letter_and_the_next_continues(
     ],
 )
 def test_a_promise_holds_as_long_as_the_retention(
-    retention: str, anchors: list[tuple[float, float | None, float]], letters: list[str], tmp_path: Path
+    retention: str, anchors: list[tuple[float, float | None, float]], reasons: list[str], tmp_path: Path
 ) -> None:
     sent: list[tuple[str | None, dict[str, Any]]] = [("readings", {"t": 60 * S, "n": 0})]
     for at, obsolete, start in anchors:
@@ -142,11 +142,11 @@ def test_a_promise_holds_as_long_as_the_retention(
         sent.append(
             ("markers", {"at": int(at * S), "obsolete": us, "start": int(start * S), "end": int(at * S)})
         )
-    delay = "1 second" if not letters else "0 seconds"
+    delay = "1 second" if not reasons else "0 seconds"
     markers = wr.Input("markers", event_time="at", watermark=delay, max_ahead=wr.forever)
-    rows, found = told(tmp_path, over(retention=retention, anchors=markers), sent)
-    assert found == letters
-    assert len(rows) == len(anchors) - len(letters)
+    rows, dead = played(tmp_path, over(retention=retention, anchors=markers), sent)
+    assert dead == reasons
+    assert len(rows) == len(anchors) - len(reasons)
 
 
 def test_promises_are_forgotten_in_a_later_life_too(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_window_holds_all_messages_of_the_time_while_another_stream_is_true(tm
     sent: list[tuple[str | None, dict[str, Any]]] = [
         ("flags", {"at": at * MS, "on": on}) for at, on in flags.items()
     ]
-    rows, _ = told(tmp_path, chain, [*READINGS, *sent])
+    rows, _ = played(tmp_path, chain, [*READINGS, *sent])
     assert [row["seen"] for row in rows] == [[2, 3], [6]]
 
 
@@ -230,7 +230,7 @@ def test_a_clock_drives_a_fixed_window_whatever_comes(input: str | None, tmp_pat
         agg={"n": wr.count()},
         max_ahead=wr.forever,
     )
-    rows, _ = told(tmp_path, definition, [(input, {"t": t * S // 2}) for t in (0, 1, 2)])
+    rows, _ = played(tmp_path, definition, [(input, {"t": t * S // 2}) for t in (0, 1, 2)])
     assert [row["n"] for row in rows] == [2, 3, 2]
     assert [row["t"].timestamp() for row in rows] == [0, 0.5, 1]
 
@@ -239,9 +239,9 @@ def test_a_clock_continues_through_silence_from_its_start_to_the_last_message(tm
     clock = wr.sources.clock("2 seconds", start=3 * S)
     options: dict[str, Any] = {"frame": ("-2 seconds", 0), "agg": {"n": wr.count()}, "input": None}
     sent = [(None, {"t": t * S}) for t in (1, 4, 5, 11)]
-    rows, _ = told(tmp_path / "all", over(anchors=clock, **options), sent)
+    rows, _ = played(tmp_path / "all", over(anchors=clock, **options), sent)
     assert [(row["t"].timestamp(), row["n"]) for row in rows] == [(3, 1), (5, 2), (7, 1), (9, 0), (11, 1)]
-    rows, _ = told(tmp_path / "some", over(anchors=clock, empty="skip", **options), sent)
+    rows, _ = played(tmp_path / "some", over(anchors=clock, empty="skip", **options), sent)
     assert [row["t"].timestamp() for row in rows] == [3, 5, 7, 11]
 
 
@@ -275,7 +275,9 @@ def test_windows_that_cannot_be_are_dead_letters(tmp_path: Path) -> None:
         at(9, 8 * S, 15 * S),
     ]
     definition = over(retention="5 seconds")
-    rows, letters = told(tmp_path, definition, [*sent, at(9, 4 * S, 14 * S), ("readings", {"t": 0, "n": 0})])
+    rows, letters = played(
+        tmp_path, definition, [*sent, at(9, 4 * S, 14 * S), ("readings", {"t": 0, "n": 0})]
+    )
     assert letters == ["malformed"] * 3 + ["out_of_retention"] * 2
     assert len(rows) == 1
 
@@ -301,7 +303,7 @@ def test_windows_are_expressions_over_the_anchor_or_a_function_of_whole_tables(t
             retention="1 second",
             anchors=wr.Input("markers", event_time="at", watermark="1 second"),
         )
-        rows, letters = told(tmp_path / name, definition, [*READINGS, *sent])
+        rows, letters = played(tmp_path / name, definition, [*READINGS, *sent])
         assert [row["seen"] for row in rows] == [[2, 3, 4], [3, 4]]
         assert letters == (["function_failed"] if name == "function" else [])
 
@@ -312,7 +314,7 @@ def test_keys_of_both_inputs_are_one_where_they_are_equal_and_else_refused(tmp_p
         ("readings", {"t": 0, "k": 1}), ("readings", {"t": 0, "k": None}),
         ("markers", {"at": 0, "k": 1.0}), ("markers", {"at": 0, "k": None}), ("markers", {"at": 0, "k": 1.5}),
     ]  # fmt: skip
-    rows, _ = told(tmp_path, definition, sent)
+    rows, _ = played(tmp_path, definition, sent)
     assert [(row["k"], row["n"]) for row in rows] == [(1.0, 1), (None, 1), (1.5, 0)]
     text = pa.table({"at": pa.array([0]), "k": ["one"]})
     with definition.open(str(tmp_path / "other")) as op, pytest.raises(TypeClash, match="cannot be compared"):

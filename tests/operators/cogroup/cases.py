@@ -55,24 +55,24 @@ class Spread:
 
     def drawn(self, name: str, row: dict[str, Any], *, whole: bool = True) -> Drawn:
         """The message of a drawn row as that input has it."""
-        given = self.definition.input(name)
+        source = self.definition.input(name)
         payload = dict(self.scaled.drawn(row, whole=whole).payload)
-        if given.by is not None:
+        if source.by is not None:
             payload |= {KEYS[k]: payload[k] for k in self.definition.by}
-        if given.event_time == TIME:
+        if source.event_time == TIME:
             payload[TIME] = payload.pop("t")
         return Drawn(payload, name, row["p"])
 
     @property
     def schemas(self) -> dict[str, pa.Schema]:
-        found = {}
+        arrow_schemas = {}
         columns = [f for f in SCHEMA if f.name != "u" or self.definition.ids is not None]
-        for given in self.definition.inputs:
-            kinds = {(given.event_time if f.name == "t" else f.name): f.type for f in columns}
-            if given.by is not None:
+        for source in self.definition.inputs:
+            kinds = {(source.event_time if f.name == "t" else f.name): f.type for f in columns}
+            if source.by is not None:
                 kinds |= {KEYS[k]: SCHEMA.field(k).type for k in self.definition.by}
-            found[given.name] = pa.schema(list(kinds.items()))
-        return found
+            arrow_schemas[source.name] = pa.schema(list(kinds.items()))
+        return arrow_schemas
 
 
 @st.composite
@@ -129,19 +129,19 @@ def _of(aggregation: Any, name: str | None) -> Any:
     return aggregation if name is None else aggregation.of(name)
 
 
-def _lateness(made: wr.Aggregate) -> timedelta | None:
-    unbounded = made.allowed_lateness_us >= wr.core.policy.UNBOUNDED_US
-    return None if unbounded else timedelta(microseconds=made.allowed_lateness_us)
+def _lateness(definition: wr.Aggregate) -> timedelta | None:
+    unbounded = definition.allowed_lateness_us >= wr.core.policy.UNBOUNDED_US
+    return None if unbounded else timedelta(microseconds=definition.allowed_lateness_us)
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Case:
     one = draw(spread())
-    given = tuple(
+    inputs = tuple(
         replace(each, deliver=draw(policies("v", counting=one.definition.ids is None)))
         for each in one.definition.user_inputs
     )
-    one = replace(one, definition=one.definition._changed(user_inputs=given))
+    one = replace(one, definition=one.definition._changed(user_inputs=inputs))
     schema = draw(st.sampled_from([None, one.schemas]))
     names = [i.name for i in one.definition.inputs]
     rows = st.tuples(st.sampled_from(names), messages(close=draw(st.booleans())))
@@ -180,10 +180,10 @@ def shown(names: Sequence[str] = ("a", "b")) -> Operator:
     )
     one = Spread(definition, Scaled(aggregate, 0, S, True))
     stand = [(1, "a"), (2, None), (9, "a"), (17, "b"), (5, "a"), (90, "a"), (3, "b"), (91, "b")]
-    some = [
+    rows = [
         {"p": 0, "t": t, "k": k, "g": None, "f": None, "x": n / 4, "v": n} for n, (t, k) in enumerate(stand)
     ]
-    drawn = [one.drawn(names[n % 2], row) for n, row in enumerate(some)]
+    drawn = [one.drawn(names[n % 2], row) for n, row in enumerate(rows)]
     return Operator(jobs(), definition, one.schemas, drawn)
 
 

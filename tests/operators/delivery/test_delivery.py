@@ -25,9 +25,13 @@ def delivery(policy: Any, **options: Any) -> wr.Delivery:
 
 
 def test_the_latest_of_each_key_is_passed_on_and_the_others_advance_time(tmp_path: Path) -> None:
-    some = [{"k": "a", "t": 5 * S, "x": 1}, {"k": "a", "t": 1 * S, "x": 2}, {"k": "b", "t": 2 * S, "x": 1}]
+    messages = [
+        {"k": "a", "t": 5 * S, "x": 1},
+        {"k": "a", "t": 1 * S, "x": 2},
+        {"k": "b", "t": 2 * S, "x": 1},
+    ]
     with TestDriver(delivery(wr.deliver.latest(), by="k"), tmp_path) as driver:
-        driver.feed(some)
+        driver.feed(messages)
         driver.next_offsets()
         assert [(row.values["k"], row.values["x"]) for row in driver.committed_panes()] == [
             ("a", 2),
@@ -126,8 +130,8 @@ def test_all_messages_is_what_no_policy_says_and_what_needs_no_arguments_may_be_
     plain = totals()
     for every in (wr.deliver.all(), wr.deliver.all, wr.deliver.all().guarantee(wr.col("x") == 1)):
         assert totals(deliver=every) == plain and totals(deliver=every).fingerprint == plain.fingerprint
-        given = wr.Input("a", event_time="t", deliver=every)
-        assert given.deliver is None and given == wr.Input("a", event_time="t")
+        source = wr.Input("a", event_time="t", deliver=every)
+        assert source.deliver is None and source == wr.Input("a", event_time="t")
     for job, named in (
         (around(), around(wr.deliver.all)),
         (around(wr.deliver.latest()), around(wr.deliver.latest)),
@@ -163,10 +167,10 @@ def test_an_aggregate_takes_of_a_step_what_its_policy_lets_pass(
         assert driver.op.watermark == 14 * S  # all were heard
         driver.drain()
         driver.check(dead_letters=True)
-        found: dict[str, list[int]] = {}
+        values: dict[str, list[int]] = {}
         for pane in driver.committed_panes():
-            found[pane.key["k"]] = found.get(pane.key["k"], []) + pane.values["x"]
-        assert found == wanted
+            values[pane.key["k"]] = values.get(pane.key["k"], []) + pane.values["x"]
+        assert values == wanted
 
 
 @pytest.mark.parametrize(("policy", "wanted"), TAKEN, ids=lambda value: repr(value)[:40])
@@ -181,11 +185,11 @@ def test_a_window_around_each_message_is_of_those_that_its_policy_lets_pass(
         driver.feed(SOME)
         driver.drain()
         driver.check(dead_letters=True)
-        found: dict[str, list[int]] = {}
+        values: dict[str, list[int]] = {}
         for row in driver.committed_panes():
             assert sorted(row.values["near"]) == wanted[row.values["k"]]
-            found[row.values["k"]] = sorted([*found.get(row.values["k"], []), row.values["x"]])
-        assert found == wanted
+            values[row.values["k"]] = sorted([*values.get(row.values["k"], []), row.values["x"]])
+        assert values == wanted
 
 
 def test_a_throttle_remembers_when_it_took_one_until_the_interval_is_over(tmp_path: Path) -> None:
@@ -224,9 +228,9 @@ def test_what_is_skipped_is_emitted_with_a_mark_and_counted_in_its_window(tmp_pa
         by="k", event_time="t", window=wr.tumbling("10 seconds"), retention="1 minute", emit=wr.Emit.append(),
         agg={"mean": wr.avg("x").where(~wr.col("skipped")), "missed": wr.skipped()},
     )  # fmt: skip
-    some = [{"k": "a", "t": t * S, "x": t} for t in (1, 2, 3, 4, 11)] + [{"k": "b", "t": 5 * S, "x": 5}]
+    messages = [{"k": "a", "t": t * S, "x": t} for t in (1, 2, 3, 4, 11)] + [{"k": "b", "t": 5 * S, "x": 5}]
     with TestDriver(newest, tmp_path / "rows") as driver:
-        driver.feed(some)
+        driver.feed(messages)
         driver.next_offsets()
         rows = [(row.values["k"], row.values["x"], row.values["skipped"]) for row in driver.committed_panes()]
         assert sorted(rows) == [
@@ -235,7 +239,7 @@ def test_what_is_skipped_is_emitted_with_a_mark_and_counted_in_its_window(tmp_pa
         assert driver.op.counters["skipped"] == 3
         driver.check(dead_letters=True)
     with TestDriver(newest.then(means), tmp_path / "windows") as driver:
-        driver.feed(some)
+        driver.feed(messages)
         driver.drain()
         driver.check(dead_letters=True)
         panes = [(p.key["k"], p.values["mean"], p.values["missed"]) for p in driver.committed_panes()]
@@ -245,7 +249,7 @@ def test_what_is_skipped_is_emitted_with_a_mark_and_counted_in_its_window(tmp_pa
 @pytest.mark.parametrize("window", [wr.tumbling("10 seconds"), wr.session("3 seconds")], ids=repr)
 def test_an_aggregate_counts_what_it_skips_in_its_own_windows(window: Any, tmp_path: Path) -> None:
     """`a` is heard at 1, 2, 3, 4 and 11 s, of which the newest two are taken; `b` at 5 s."""
-    some = [{"k": "a", "t": t * S, "x": t} for t in (1, 2, 3, 4, 11)] + [{"k": "b", "t": 5 * S, "x": 5}]
+    messages = [{"k": "a", "t": t * S, "x": t} for t in (1, 2, 3, 4, 11)] + [{"k": "b", "t": 5 * S, "x": 5}]
     wanted = [("a", 1, 4.0, [4], 4, 3), ("a", 1, 11.0, [11], 11, 0), ("b", 1, 5.0, [5], 5, 0)]
     agg = {
         "n": wr.count(), "mean": wr.avg("x"), "x": wr.collect_list("x"), "big": wr.max("x").where(wr.col("x") > 2),
@@ -253,7 +257,7 @@ def test_an_aggregate_counts_what_it_skips_in_its_own_windows(window: Any, tmp_p
     }  # fmt: skip
     marked = totals(window=window, agg=agg, deliver=wr.deliver.newest(2).marked(), emit=wr.Emit.append())
     with TestDriver(marked, tmp_path) as driver:
-        driver.feed(some)
+        driver.feed(messages)
         assert driver.op.counters["skipped"] == 3
         driver.next_offsets()
         driver.crash()
@@ -285,7 +289,7 @@ def test_what_an_aggregate_marks_it_emits_as_after_a_delivery_that_marks_it(data
     before = delivery(policy, by=said["by"], mark=mark)
     times = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 20)), min_size=1, max_size=8)
     steps = data.draw(st.lists(times, min_size=1, max_size=3))
-    found = []
+    marks = []
     for definition in (alone, before.then(behind)):
         with tempfile.TemporaryDirectory() as folder, TestDriver(definition, Path(folder)) as driver:
             for step in steps:
@@ -294,8 +298,8 @@ def test_what_an_aggregate_marks_it_emits_as_after_a_delivery_that_marks_it(data
             driver.drain()
             driver.check(dead_letters=True)
             last = {(repr(p.key), repr(p.window)): repr(p.values) for p in driver.committed_panes()}
-            found.append((last, driver.op.counters.get("skipped", 0)))
-    assert found[0] == found[1]
+            marks.append((last, driver.op.counters.get("skipped", 0)))
+    assert marks[0] == marks[1]
 
 
 def test_a_mark_that_the_operator_before_emits_is_refused_where_the_chain_is_built() -> None:
@@ -358,12 +362,12 @@ def test_a_mark_is_next_to_no_column_and_no_other_place_for_what_is_skipped(tmp_
 
 
 def test_a_synchronous_input_is_committed_and_emitted_before_the_call_returns(tmp_path: Path) -> None:
-    told = wr.sinks.memory()
+    sink = wr.sinks.memory()
     definition = totals(deliver=wr.deliver.synchronous(), emit=wr.Emit(early=wr.every_batch))
-    with definition.open(str(tmp_path), sink=told, clock=ManualClock(20 * S)) as op:
+    with definition.open(str(tmp_path), sink=sink, clock=ManualClock(20 * S)) as op:
         for n, message in enumerate(SOME, 1):
             op.add_message(message)
-            assert len(told.panes) >= n
+            assert len(sink.panes) >= n
 
 
 def test_both_inputs_of_windows_that_another_stream_drives_have_policies_of_their_own(tmp_path: Path) -> None:

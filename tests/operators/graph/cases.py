@@ -221,7 +221,7 @@ class Numbers:
 
 
 @st.composite
-def rows_told_once(draw: st.DrawFn) -> wr.Chain:
+def rows_emitted_once(draw: st.DrawFn) -> wr.Chain:
     """A deduplication, a function, or both, before an aggregate; or a deduplication of panes."""
     within = draw(st.sampled_from(["0 seconds", "2 seconds", "20 seconds"]))
     if draw(st.sampled_from([False, False, True])):
@@ -339,9 +339,9 @@ def corrected_sessions(draw: st.DrawFn, taking: dict[str, Any] = TAKING) -> wr.C
         ]
     )
     mode = draw(st.sampled_from(["accumulating", "retracting"]))
-    told = {"on_time": draw(st.sampled_from([True, True, False])), "only_if_changed": draw(st.booleans())}
+    emission = {"on_time": draw(st.sampled_from([True, True, False])), "only_if_changed": draw(st.booleans())}
     emit = wr.Emit(
-        early=draw(triggers), late=draw(triggers), mode=mode, closing_pane=draw(st.booleans()), **told
+        early=draw(triggers), late=draw(triggers), mode=mode, closing_pane=draw(st.booleans()), **emission
     )
     kinds = {**taking, "first": wr.first("n"), "all": wr.collect_list("n"), "latest": wr.last("n")}
     chosen = draw(st.sets(st.sampled_from(sorted(kinds)), max_size=3)) | {"n"}
@@ -478,7 +478,7 @@ rows = st.fixed_dictionaries(
 
 
 def schema_of(graph: wr.Chain) -> Any:
-    return {given.name: SCHEMA for given in graph.inputs} if graph.by_input else SCHEMA
+    return {source.name: SCHEMA for source in graph.inputs} if graph.by_input else SCHEMA
 
 
 @st.composite
@@ -488,7 +488,7 @@ def jobs(draw: st.DrawFn) -> Case:
             chains(),
             chains_of_joins(),
             graphs(),
-            rows_told_once(),
+            rows_emitted_once(),
             corrections(RAISING),
             around(),
             corrected_sessions(RAISING),
@@ -520,8 +520,8 @@ def _shown() -> Operator:
     )  # fmt: skip
     graph = wr.chain(counts, join, totals)
     sides = [(0, 1, "a"), (1, 3, "a"), (0, 2, "a"), (0, 7, "b"), (1, 60, "a"), (0, 61, "b"), (1, 64, "b")]
-    some = [{"side": side, "t": t, "k": k, "g": 0, "v": v} for v, (side, t, k) in enumerate(sides)]
-    return Operator(jobs(), graph, schema_of(graph), [drawn(graph, row) for row in some])
+    rows = [{"side": side, "t": t, "k": k, "g": 0, "v": v} for v, (side, t, k) in enumerate(sides)]
+    return Operator(jobs(), graph, schema_of(graph), [drawn(graph, row) for row in rows])
 
 
 OPERATOR = _shown()

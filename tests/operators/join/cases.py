@@ -259,11 +259,11 @@ def _shown() -> Operator:
     case = JoinCase(definition, S, True)
     nothing = dict.fromkeys(["key", "g", "x", "a", "b"])
     sides = [(0, 1, "a"), (1, 2, "a"), (1, 9, "b"), (0, 3, "a"), (0, 8, "b"), (1, 30, "a"), (0, 30, None)]
-    some = [
+    rows = [
         {**nothing, "side": side, "t": t, "k": k, "v": v, "partition": 0, "jitter": 0}
         for v, (side, t, k) in enumerate(sides)
     ]
-    return Operator(jobs(), definition, case.schemas, [case.drawn(row) for row in some])
+    return Operator(jobs(), definition, case.schemas, [case.drawn(row) for row in rows])
 
 
 OPERATOR = _shown()

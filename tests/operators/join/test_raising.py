@@ -50,7 +50,7 @@ def test_of_pairs_on_which_a_condition_raises_the_message_that_came_last_is_a_de
                 name = "l" if alone or (i + step) % 2 else "r"
                 payload = {"t": (2 * step + i) * S, "k": "a", "v": (step * 3 + i * 2) % 5}
                 sent[name].append(wr.Message(payload, wr.Position(f"{name}:s", 0, 3 * step + i)))
-            driver.feed({name: some for name, some in sent.items() if some})
+            driver.feed({name: messages for name, messages in sent.items() if messages})
         driver.drain()
         expected = driver.check(dead_letters=True)
         assert len(expected.dead_letters) > 4 and {one.reason for one in expected.dead_letters} == {
@@ -63,16 +63,16 @@ RAISING = wr.deliver.newest(1).guarantee(wr.lit(6) / wr.col("v") > 2)
 
 @pytest.mark.parametrize("policy", [wr.deliver.within("4 seconds"), RAISING], ids=["skipped", "dead letter"])
 @pytest.mark.parametrize(
-    "given",
+    "reference",
     [{"window": wr.session("2 seconds")}, {"within": ("-2 seconds", "2 seconds")}, {"right": wr.rows(2)}],
     ids=["sessions", "time", "rows"],
 )
 def test_a_message_that_a_policy_does_not_pass_emits_the_columns_of_its_input(
-    given: Any, policy: Any
+    reference: Any, policy: Any
 ) -> None:
     left = wr.Input("l", event_time="t", max_ahead=wr.forever)
-    right = replace(left, name="r", deliver=policy, window=given.get("right"))
-    rest = {name: value for name, value in given.items() if name != "right"}
+    right = replace(left, name="r", deliver=policy, window=reference.get("right"))
+    rest = {name: value for name, value in reference.items() if name != "right"}
     join = wr.Join(left=left, right=right, on="k", how="left", retention="1 hour", **rest)
     with TestDriver(join, clock=ManualClock(100 * S), store="memory") as driver:
         for offset, (name, v) in enumerate((("l", 3), ("r", 0))):
@@ -95,7 +95,7 @@ def fed(job: Any, seed: int, names: str, times: list[int]) -> list[Any]:
             for _ in range(draw.randint(1, 5)):
                 name, t = draw.choice(names.split()), max(t + draw.choice(times), 0)
                 sent[name].append({"t": t * S, "k": draw.choice("ab"), KINDS[name]: draw.randint(0, 4)})
-            driver.feed({name: some for name, some in sent.items() if some})
+            driver.feed({name: messages for name, messages in sent.items() if messages})
         driver.drain()
         return driver.check(dead_letters=True).dead_letters
 
@@ -104,8 +104,8 @@ def fed(job: Any, seed: int, names: str, times: list[int]) -> list[Any]:
 def test_in_sessions_the_message_that_came_last_is_one_too(seed: int) -> None:
     """It is in no session then, and holds none together."""
     draw = random.Random(seed)
-    window, given = wr.session(f"{1 + seed % 3} seconds"), {"event_time": "t", "watermark": "2 seconds"}
-    left, right = wr.Input("l", **given), wr.Input("r", **given)
+    window, options = wr.session(f"{1 + seed % 3} seconds"), {"event_time": "t", "watermark": "2 seconds"}
+    left, right = wr.Input("l", **options), wr.Input("r", **options)
     of_one = seed % 4 == 0
     join = wr.Join(
         left=replace(left, window=window) if of_one else left,
@@ -131,11 +131,11 @@ def test_a_row_of_another_operator_is_one_and_what_is_taken_back_raises_with_nob
         input="clicks", watermark="2 seconds", name="counts",
     )  # fmt: skip
     how = draw.choice(ALL)
-    given = [
+    rows = [
         wr.Input("counts", event_time="window_time"),
         wr.Input("sales", event_time="t", watermark="2 seconds"),
     ]
-    left, right = draw.sample(given, 2)
+    left, right = draw.sample(rows, 2)
     join = wr.Join(
         left=left, right=right, on="k", how=how, within=("-6 seconds", "0 seconds" if how == "asof" else "6 seconds"),
         where=wr.lit(6) / (wr.col("n") - wr.col("price")) > -4, retention="1 hour", name="joined",
@@ -181,29 +181,29 @@ def test_a_pair_that_waits_already_and_on_which_the_condition_raises_costs_its_l
         ("r", [{"t": 30 * S, "k": "b", "cost": 3}]),
         ("l", [{"t": 30 * S, "k": "b", "value": 4}]),
     ]
-    oracle, told, buried = join.oracle(), list[Any](), list[Any]()
-    found, letters = list[Any](), list[Any]()
-    for number, (name, some) in enumerate(steps):
+    oracle, emitted, buried = join.oracle(), list[Any](), list[Any]()
+    panes, letters = list[Any](), list[Any]()
+    for number, (name, rows) in enumerate(steps):
         where.on = number > 1
         with join.open(location, clock=clock) as op:
             op.add_messages(
-                [wr.Message(m, wr.Position("s", 0, 10 * number + i)) for i, m in enumerate(some)], name
+                [wr.Message(m, wr.Position("s", 0, 10 * number + i)) for i, m in enumerate(rows)], name
             )
-            found += op.get_result()
+            panes += op.get_result()
             letters = op.dead_letters()
             op.flush()
             watermark_us, now_us = op.watermark, clock.now_us()
-        messages = [wr.Message(m, wr.Position(f"{name}:s", 0, 10 * number + i)) for i, m in enumerate(some)]
+        messages = [wr.Message(m, wr.Position(f"{name}:s", 0, 10 * number + i)) for i, m in enumerate(rows)]
         for outcome in (
             oracle.ingest({name: messages}, now_us, oracle.watermark_us),
             oracle.advance(watermark_us, now_us),
         ):
-            told += outcome.rows
+            emitted += outcome.rows
             buried += outcome.dead
-    assert [(r["l_t"], r["value"], r["cost"]) for r in found] == [
-        (r["l_t"], r["value"], r["cost"]) for r in told
+    assert [(r["l_t"], r["value"], r["cost"]) for r in panes] == [
+        (r["l_t"], r["value"], r["cost"]) for r in emitted
     ]
-    assert [row["value"] for row in found] == [7, 9, 1]
+    assert [row["value"] for row in panes] == [7, 9, 1]
     assert [(x.reason, x.input, x.position.offset) for x in letters] == [
         ("malformed", "l", 10),
         ("malformed", "l", 12),
@@ -211,5 +211,5 @@ def test_a_pair_that_waits_already_and_on_which_the_condition_raises_costs_its_l
     assert [(x.reason, x.position.offset) for x in buried] == [("malformed", 10), ("malformed", 12)]
     assert all("divide by zero" in x.detail for x in letters)
     with wr.read_state(location, definition=join) as state:  # who looks at rows does not meet the pair either
-        assert [len(state.explain(row)) for row in found] == [1, 1, 1]
+        assert [len(state.explain(row)) for row in panes] == [1, 1, 1]
         assert len(state.explain(4 * S)) == 1 and not state.explain(5 * S)

@@ -26,42 +26,42 @@ def join(how: str, per: str, n: int = 2, scale: str = "small") -> wr.Join:
 class Job:
     def __init__(self, definition: wr.Join) -> None:
         self.logic: Any = definition.logic()
-        self.kv, self.given = CountingKV(self.logic.cfs()), 0
+        self.kv, self.sent = CountingKV(self.logic.cfs()), 0
 
     def ingest(self, rows: list[tuple[str, int]]) -> list[tuple[Any, Any]]:
         """Messages of (input, key), at the times of their places; the pairs of places that are told, None for nobody."""
         tables = {}
         for name in "lr":
-            mine = [(self.given + i, key) for i, (input, key) in enumerate(rows) if input == name]
-            if mine:
-                places, keys = (np.array(column) for column in zip(*mine, strict=True))
+            numbered = [(self.sent + i, key) for i, (input, key) in enumerate(rows) if input == name]
+            if numbered:
+                places, keys = (np.array(column) for column in zip(*numbered, strict=True))
                 tables[name] = pa.table(
                     {
                         "k": keys,
                         "t": places * S,
                         name: places,
-                        "__source": [name] * len(mine),
-                        "__partition": np.zeros(len(mine), dtype=np.int64),
+                        "__source": [name] * len(numbered),
+                        "__partition": np.zeros(len(numbered), dtype=np.int64),
                         "__offset": places,
                     }
                 )
-        self.given += len(rows)
-        return _told(self.logic.ingest(self.kv, tables, 0))
+        self.sent += len(rows)
+        return _emitted(self.logic.ingest(self.kv, tables, 0))
 
     def end(self) -> list[tuple[Any, Any]]:
-        return _told(self.logic.advance(self.kv, END_OF_TIME_US, 0))
+        return _emitted(self.logic.advance(self.kv, END_OF_TIME_US, 0))
 
 
-def _told(result: Any) -> list[tuple[Any, Any]]:
-    rows = [row for pane in result.panes for row in pane.to_pylist()]
+def _emitted(step: Any) -> list[tuple[Any, Any]]:
+    rows = [row for pane in step.panes for row in pane.to_pylist()]
     return [(row.get("l"), row.get("r")) for row in rows]
 
 
 @pytest.mark.parametrize("how", ["inner", "full"])
 def test_messages_that_their_own_step_pushes_out_are_not_filed(how: str) -> None:
     job = Job(join(how, "key"))
-    told = job.ingest([("l", 1)] * 2_000)
-    assert told == ([] if how == "inner" else [(place, None) for place in range(1_998)])
+    pairs = job.ingest([("l", 1)] * 2_000)
+    assert pairs == ([] if how == "inner" else [(place, None) for place in range(1_998)])
     assert len(list(job.kv.scan("join.left.messages"))) == 2
     assert job.kv.written < 4_000
     job.kv.written = 0
@@ -84,8 +84,8 @@ def test_messages_of_one_input_at_once_are_as_those_that_come_one_by_one(per: st
             side = draw.choice("lr")
             rows = [(side, draw.randrange(4)) for _ in range(draw.randrange(1, 9))]
             # A message that is pushed out before any other input comes meets the same, or nobody.
-            told = sorted(at_once.ingest(rows), key=repr)
-            assert told == sorted((row for one in rows for row in single.ingest([one])), key=repr), seed
+            pairs = sorted(at_once.ingest(rows), key=repr)
+            assert pairs == sorted((row for one in rows for row in single.ingest([one])), key=repr), seed
             for cf in ("join.left.messages", "join.right.messages", "join.left.message_index"):
                 if cf in at_once.logic.cfs():
                     ours, theirs = ([key for key, _ in job.kv.scan(cf)] for job in (at_once, single))

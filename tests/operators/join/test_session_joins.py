@@ -27,10 +27,10 @@ from windrow.testing import ManualClock
 
 def visits(**changes: Any) -> wr.Join:
     """Clicks and purchases of users, in common sessions."""
-    given = {"event_time": "t", "watermark": wr.explicit(), "max_ahead": wr.forever}
+    options = {"event_time": "t", "watermark": wr.explicit(), "max_ahead": wr.forever}
     settings: dict[str, Any] = {
-        "left": wr.Input("clicks", **given),
-        "right": wr.Input("buys", **given),
+        "left": wr.Input("clicks", **options),
+        "right": wr.Input("buys", **options),
         "on": "user",
         "window": wr.session("10 seconds"),
         "retention": "1 minute",
@@ -72,8 +72,8 @@ def test_sessions_of_a_join_and_their_messages_are_found_by_session_key_and_with
 
         def sessions(input: str, *range_: int, key: Any = None) -> list[tuple[str, int, int, int]]:
             start, end = (second * S for second in range_ or (0, 1000))
-            found = op.get_windows(start, end, key=key, input=input)
-            return [(w.key["user"], w.window.start_us // S, w.window.end_us // S, w.messages) for w in found]
+            answer = op.get_windows(start, end, key=key, input=input)
+            return [(w.key["user"], w.window.start_us // S, w.window.end_us // S, w.messages) for w in answer]
 
         assert sessions("clicks") == [("a", 0, 16, 1), ("b", 2, 12, 1), ("a", 30, 41, 1)]
         assert sessions("buys", 10, 40, key="a") == [("a", 0, 16, 1), ("a", 30, 41, 1)]
@@ -83,7 +83,7 @@ def test_sessions_of_a_join_and_their_messages_are_found_by_session_key_and_with
         op.next_offsets()
         with wr.read_state(str(tmp_path)) as state:
             [why] = state.explain(6 * S, key="a")
-            assert {name: [p.offset for p in some] for name, some in why.inputs.items()} == {
+            assert {name: [p.offset for p in positions] for name, positions in why.inputs.items()} == {
                 "clicks": [0],
                 "buys": [0],
             }
@@ -277,9 +277,9 @@ def test_a_long_session_whose_pairs_are_bounded_reads_what_they_reach(
 
 def _counting(scan: Any, read: list[int]) -> Any:
     def counted(*args: Any) -> Any:
-        found = scan(*args)
-        read.append(len(found[0]))
-        return found
+        rows = scan(*args)
+        read.append(len(rows[0]))
+        return rows
 
     return counted
 
@@ -298,10 +298,10 @@ def test_who_was_alone_in_a_session_is_found_however_much_else_lies_next_to_it(t
 
 def _noting(scan: Any, read: list[int], side: int) -> Any:
     def noted(*args: Any, **options: Any) -> Any:
-        found = scan(*args, **options)
-        if found[0]:
+        rows = scan(*args, **options)
+        if rows[0]:
             read.append(side)
-        return found
+        return rows
 
     return noted
 
@@ -416,8 +416,10 @@ def test_windows_of_a_range_are_found_by_the_messages_of_their_sessions(tmp_path
                 for user in "ab"
             ]
             read.clear()
-            found = view.windows(Query(low * S, high * S, input="clicks"))
-            assert [(i.window.start_us, i.window.end_us, i.key["user"], i.messages) for i in found] == wanted
+            windows = view.windows(Query(low * S, high * S, input="clicks"))
+            assert [
+                (i.window.start_us, i.window.end_us, i.key["user"], i.messages) for i in windows
+            ] == wanted
             assert sum(map(len, read)) == 3 * len(wanted)
         assert len(view.windows(Query(input="clicks"))) == 60
 
@@ -428,7 +430,7 @@ class Sessions:
     def __init__(self, definition: wr.Join) -> None:
         self.logic: Any = definition.logic()
         self.kv = CountingKV(self.logic.cfs())
-        self.given = 0
+        self.sent = 0
 
     def ingest(self, clicks: list[tuple[str, int]]) -> None:
         users, times = zip(*clicks, strict=True)
@@ -439,10 +441,10 @@ class Sessions:
                 "t": pa.array(times, pa.int64()),
                 "__source": ["s"] * n,
                 "__partition": np.zeros(n, dtype=np.int64),
-                "__offset": np.arange(self.given, self.given + n),
+                "__offset": np.arange(self.sent, self.sent + n),
             }
         )
-        self.given += n
+        self.sent += n
         self.logic.ingest(self.kv, {"clicks": table}, 0)
 
     def advance(self, second: int) -> None:

@@ -72,18 +72,18 @@ def check(join: wr.Join, steps: list[tuple[str, Any]], *, rows: bool) -> None:
                 offset += 1
                 payload = {"t": second * S, "k": key, "v": offset}
                 messages.setdefault(name, []).append(Message(payload, Position(f"{name}:s", 0, offset)))
-            for name, some in messages.items():
-                columns = {c: [m.payload[c] for m in some] for c in ("t", "k", "v")}
-                at = {SOURCE: [f"{name}:s"] * len(some), OFFSET: [m.payload["v"] for m in some]}
-                columns |= at | {PARTITION: [0] * len(some), ORDINAL: [0] * len(some)}
+            for name, batch in messages.items():
+                columns = {c: [m.payload[c] for m in batch] for c in ("t", "k", "v")}
+                at = {SOURCE: [f"{name}:s"] * len(batch), OFFSET: [m.payload["v"] for m in batch]}
+                columns |= at | {PARTITION: [0] * len(batch), ORDINAL: [0] * len(batch)}
                 table = pa.table(columns)
                 tables[name] = table.set_column(0, "t", table.column("t").cast(SCHEMA.field("t").type))
-            result, taken = form.ingest(tables), oracle.ingest(messages, 0, watermark_us)
+            step, taken = form.ingest(tables), oracle.ingest(messages, 0, watermark_us)
         else:
             watermark_us = END_OF_TIME_US if kind == "end" else max(watermark_us, 0) + what * S
-            result, taken = form.advance(watermark_us), oracle.advance(watermark_us, 0)
-        told = [row(r, r[TIMING]) for pane in result.panes for r in pane.to_pylist()]
-        assert sorted(told) == sorted(row(r.values, r.timing.value) for r in taken.rows)
+            step, taken = form.advance(watermark_us), oracle.advance(watermark_us, 0)
+        emitted = [row(r, r[TIMING]) for pane in step.panes for r in pane.to_pylist()]
+        assert sorted(emitted) == sorted(row(r.values, r.timing.value) for r in taken.rows)
 
 
 @pytest.mark.parametrize("rows", [False, True])

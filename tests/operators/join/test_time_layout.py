@@ -54,29 +54,31 @@ class Form:
         self.kv.write(batch)
 
     def kept(self, side: int, low: int = START_OF_TIME_US, high: int = END_OF_TIME_US) -> list[Any]:
-        found = self.logic.kept(self.kv, side, (low, None), (high, None), None)
-        return [repr(row) for row in found.table.to_pylist()]
+        selected = self.logic.kept(self.kv, side, (low, None), (high, None), None)
+        return [repr(row) for row in selected.table.to_pylist()]
 
     def values(self, cf: str) -> list[tuple[bytes, bytes]]:
         return list(self.kv.scan(f"join.{cf}"))
 
 
-def told(result: StepResult) -> list[Any]:
-    letters = [] if result.dead is None else result.dead.to_pylist()
-    return [repr(row) for pane in result.panes for row in pane.to_pylist()] + [repr(letters), result.marks]
+def emitted_by(step: StepResult) -> list[Any]:
+    letters = [] if step.dead is None else step.dead.to_pylist()
+    return [repr(row) for pane in step.panes for row in pane.to_pylist()] + [repr(letters), step.marks]
 
 
 def tables(case: JoinCase, drawn: Sequence[dict[str, Any]], first: int) -> dict[str, pa.Table]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_input: dict[str, list[dict[str, Any]]] = {}
     for offset, row in enumerate(drawn, first):
         message = case.message(row, offset)
         place = dict(zip((SOURCE, PARTITION, OFFSET, ORDINAL), message.position, strict=True))
-        found.setdefault(message.position.source.partition(":")[0], []).append({**message.payload, **place})
+        by_input.setdefault(message.position.source.partition(":")[0], []).append(
+            {**message.payload, **place}
+        )
     types = {SOURCE: pa.string(), PARTITION: pa.int64(), OFFSET: pa.int64(), ORDINAL: pa.int64()}
     return {
-        given.name: pa.Table.from_pylist(found[given.name], pa.schema([*case.columns(given).items(), *types.items()]))
-        for given in case.definition.inputs
-        if given.name in found
+        source.name: pa.Table.from_pylist(by_input[source.name], pa.schema([*case.columns(source).items(), *types.items()]))
+        for source in case.definition.inputs
+        if source.name in by_input
     }  # fmt: skip
 
 
@@ -90,12 +92,12 @@ def test_columns_emit_and_keep_what_a_value_for_each_message_does(
     watermark_us, offset, one, other = START_OF_TIME_US, 0, [], []
     for now, (kind, what) in enumerate(steps, 100):
         if kind == "ingest":
-            given_ = tables(case, what, offset)
+            arrived = tables(case, what, offset)
             offset += len(what)
-            one, other = (told(form.ingest(given_, now * S)) for form in forms)
+            one, other = (emitted_by(form.ingest(arrived, now * S)) for form in forms)
         elif kind == "advance":
             watermark_us = max(watermark_us, 0) + what * case.unit_us
-            one, other = (told(form.advance(watermark_us, now * S)) for form in forms)
+            one, other = (emitted_by(form.advance(watermark_us, now * S)) for form in forms)
         elif watermark_us > 0:
             watermark_us = max(watermark_us - what * case.unit_us, 0)
             for form in forms:
@@ -106,7 +108,7 @@ def test_columns_emit_and_keep_what_a_value_for_each_message_does(
             assert one == other
             one, other = (form.kept(side, 3 * case.unit_us, 7 * case.unit_us) for form in forms)
             assert one == other
-    one, other = (told(form.advance(END_OF_TIME_US)) for form in forms)
+    one, other = (emitted_by(form.advance(END_OF_TIME_US)) for form in forms)
     assert one == other
     for form in forms:
         assert not [cf for cf in form.logic.cfs() if cf != form.logic.aux_cf and list(form.kv.scan(cf))]
@@ -195,7 +197,7 @@ def test_a_match_of_long_ago_next_to_one_of_now_reads_nothing_between() -> None:
         counting.clear()
         # The first and the last are of the key.
         form.ingest(messages("r", [0, 0, 0, step * 100 * S], 4 * step))
-        read.append(counting.given["join.left.open"])
+        read.append(counting.scanned["join.left.open"])
     assert max(read[30:]) <= max(read[2:10])
 
 
@@ -228,8 +230,8 @@ def test_numbers_of_places_are_equal_where_the_places_are() -> None:
         one, other = (
             pa.table(dict(zip(names, zip(*rows_, strict=True), strict=True))) for rows_ in (at, at[::-2])
         )
-        mine, theirs = places(one, other)
-        assert len(set(mine.tolist())) == len(at) and theirs.tolist() == mine.tolist()[::-2]
+        ours, theirs = places(one, other)
+        assert len(set(ours.tolist())) == len(at) and theirs.tolist() == ours.tolist()[::-2]
     assert [len(numbers) for numbers in places(one.slice(0, 0), other.slice(0, 0))] == [0, 0]
 
 
@@ -262,10 +264,10 @@ def test_of_many_messages_in_range_only_those_of_the_keys_of_a_step_are_paired()
     seen: list[int] = []
     partners = form.logic._partners
 
-    def noted(*given_: Any) -> Any:
-        found = partners(*given_)
-        seen.append(len(found))
-        return found
+    def noted(*arrived: Any) -> Any:
+        pairs = partners(*arrived)
+        seen.append(len(pairs))
+        return pairs
 
     form.logic._partners = noted  # type: ignore[method-assign]
     [pane] = form.ingest(messages("r", [2 * S])).panes

@@ -81,7 +81,7 @@ def seconds(definition: Any, folder: Any, *times: int, **columns: Any) -> Iterat
         yield op
 
 
-def told(op: Any) -> list[tuple[int, str, tuple[int, int]]]:
+def brief(op: Any) -> list[tuple[int, str, tuple[int, int]]]:
     """(message, timing, window in seconds) of each row since the last time."""
     rows = op.get_result()
     op.flush()
@@ -98,12 +98,12 @@ def test_a_message_is_emitted_in_its_first_window_only_and_all_of_its_windows_ha
         watermark=wr.explicit(),
     )
     for op in seconds(definition, tmp_path, 4, 5, 6):
-        assert told(op) == [(4, "EARLY", (2, 6)), (5, "EARLY", (2, 6)), (6, "EARLY", (4, 8))]
+        assert brief(op) == [(4, "EARLY", (2, 6)), (5, "EARLY", (2, 6)), (6, "EARLY", (4, 8))]
         windows = [(w.window.start_us // S, w.messages) for w in op.get_windows()]
         assert windows == [(2, 2), (4, 3), (6, 1)]
         op.advance_watermark(6 * S)
         op.add_message({"t": 5 * S + 1, "n": 7})
-        assert told(op) == [(7, "LATE", (2, 6))]
+        assert brief(op) == [(7, "LATE", (2, 6))]
 
 
 def test_what_nobody_emitted_early_is_emitted_when_the_window_is_full_and_what_comes_late_by_its_period(
@@ -120,14 +120,14 @@ def test_what_nobody_emitted_early_is_emitted_when_the_window_is_full_and_what_c
     with definition.open(str(tmp_path), clock=clock) as op:
         for n in range(5):
             op.add_message({"t": n * S, "n": n})
-        assert told(op) == [(n, "EARLY", (0, 10)) for n in (0, 1, 2)]
+        assert brief(op) == [(n, "EARLY", (0, 10)) for n in (0, 1, 2)]
         op.advance_watermark(10 * S)
-        assert told(op) == [(n, "ON_TIME", (0, 10)) for n in (3, 4)]
+        assert brief(op) == [(n, "ON_TIME", (0, 10)) for n in (3, 4)]
         op.add_message({"t": 9 * S, "n": 9})
-        assert told(op) == []
+        assert brief(op) == []
         clock.advance("10 seconds")
         op.timeout()
-        assert told(op) == [(9, "LATE", (0, 10))]
+        assert brief(op) == [(9, "LATE", (0, 10))]
 
 
 def test_a_session_emits_what_none_of_its_parts_has_emitted(tmp_path: Any) -> None:
@@ -141,9 +141,9 @@ def test_a_session_emits_what_none_of_its_parts_has_emitted(tmp_path: Any) -> No
         emit=wr.Emit(early=wr.every(2), late=wr.every_batch),
     )
     for op in seconds(definition, tmp_path, 0, 20, 25, user="ann"):
-        assert told(op) == [(20, "EARLY", (20, 35)), (25, "EARLY", (20, 35))]
+        assert brief(op) == [(20, "EARLY", (20, 35)), (25, "EARLY", (20, 35))]
         op.add_message({"t": 10 * S, "n": 10, "user": "ann"})
-        assert told(op) == [(0, "EARLY", (0, 35)), (10, "EARLY", (0, 35))]
+        assert brief(op) == [(0, "EARLY", (0, 35)), (10, "EARLY", (0, 35))]
         op.add_message({"t": 11 * S, "n": 11, "user": "bob"})
         # getWindows(sessKey, startTime, endTime); getMessages with session key, with join keys, with both, with neither.
         assert [w.messages for w in op.get_windows(5 * S, 5 * S, key="ann")] == [4]
@@ -153,8 +153,8 @@ def test_a_session_emits_what_none_of_its_parts_has_emitted(tmp_path: Any) -> No
             "both": ("ann", 10),
             "of another": ("bob", 10),
         }
-        found = {name: [m.payload["n"] for m in op.get_messages(key=key)] for name, key in ask.items()}
-        assert found == {"session": [0, 10, 20, 25], "join": [10], "both": [10], "of another": []}
+        messages = {name: [m.payload["n"] for m in op.get_messages(key=key)] for name, key in ask.items()}
+        assert messages == {"session": [0, 10, 20, 25], "join": [10], "both": [10], "of another": []}
         between = op.get_messages((10 * S, 0), (20 * S, 1 << 40), key="ann")
         assert [m.payload["n"] for m in between] == [10, 20]
         view, known = (

@@ -101,12 +101,14 @@ def framed(draw: st.DrawFn) -> dict[str, Any]:
     waits = draw(st.booleans())
     frames = counted(waits) if waits else st.one_of(timed(), timed(), counted(False))
     names = draw(st.lists(st.sampled_from(sorted(ALL)), min_size=1, max_size=4, unique=True))
-    found = {name: ALL[name].over(draw(frames)) for name in names}
+    expressions = {name: ALL[name].over(draw(frames)) for name in names}
     for name in draw(st.lists(st.sampled_from(sorted(ALL)), max_size=2, unique=True)):
         if ALL[name].function is None and ALL[name].kind != "median":
             peers = not waits and draw(st.booleans())
-            found[f"{name} so far"] = ALL[name].over(wr.range_between(wr.unbounded, 0) if peers else None)
-    return found
+            expressions[f"{name} so far"] = ALL[name].over(
+                wr.range_between(wr.unbounded, 0) if peers else None
+            )
+    return expressions
 
 
 triggers = st.sampled_from([wr.every_batch, wr.every_batch, wr.every("2 seconds"), wr.never])
@@ -116,14 +118,14 @@ triggers = st.sampled_from([wr.every_batch, wr.every_batch, wr.every("2 seconds"
 def arriving(draw: st.DrawFn) -> dict[str, Any]:
     """Aggregations of messages as they come."""
     names = draw(st.lists(st.sampled_from(sorted(ALL)), min_size=1, max_size=3, unique=True))
-    found = {}
+    rows = {}
     for name in names:
         frame = draw(counted(True))
-        found[name] = ALL[name].over(replace(frame, order="position"))
+        rows[name] = ALL[name].over(replace(frame, order="position"))
     running = wr.rows_between(wr.forever, 0, order="position")
     for name in draw(st.lists(st.sampled_from(["n", "total", "most", "first", "values"]), max_size=1)):
-        found[f"{name} so far"] = ALL[name].over(running)
-    return found
+        rows[f"{name} so far"] = ALL[name].over(running)
+    return rows
 
 
 @st.composite

@@ -82,18 +82,18 @@ def test_an_aggregate_after_windows_that_are_corrected_comes_to_what_messages_in
     )
     one_after_another = messages(40)
     mixed = sorted(one_after_another, key=lambda m: (m["t"] // (9 * S), -m["t"]))
-    found = []
-    for name, some in (("in order", one_after_another), ("mixed", mixed)):
+    outcomes = []
+    for name, rows in (("in order", one_after_another), ("mixed", mixed)):
         with TestDriver(job, tmp_path / name, clock=ManualClock()) as driver:
-            for n, message in enumerate(some):
+            for n, message in enumerate(rows):
                 driver.add(wr.Message(message, wr.Position("s", 0, n)))
                 if n == 17:
                     driver.restart()
             driver.drain()
             assert not driver.check(dead_letters=True).dead_letters
             last = {(pane.window, pane.key["k"]): pane.values for pane in driver.committed_panes()}
-            found.append(last)
-    assert found[0] == found[1]
+            outcomes.append(last)
+    assert outcomes[0] == outcomes[1]
 
 
 def test_rows_that_are_updated_are_not_followed_by_what_cannot_take_them_back() -> None:
@@ -165,23 +165,23 @@ def test_a_row_is_explained_by_the_messages_in_its_windows(tmp_path: Path) -> No
     two = wr.collect_list("x").over(wr.rows_between(-3, -2, partial="emit"))
     definition = near(agg={"near": wr.collect_list("x"), "two": two}, ttl="1 hour", retention="2 hours")
     job = definition.then(counts(agg={"m": wr.median("x")}, retention="1 hour"))
-    told = {}
+    rows = {}
     for name, what in (("alone", definition), ("chain", job)):
         with what.open(str(tmp_path / name), clock=ManualClock()) as op:
             for n in range(30):
                 message = {"k": "ab"[n % 2], "t": n * S // 2, "x": n}
                 op.add_message(wr.Message(message, wr.Position("s", 0, n)))
-            told[name] = op.get_result()
+            rows[name] = op.get_result()
     with wr.read_state(str(tmp_path / "alone")) as state:
-        assert len(told["alone"]) > 20
-        for row in told["alone"]:
-            [found] = state.explain(row)
-            assert [p.offset for p in found.positions or ()] == sorted({*row["near"], *row["two"]})
-            assert found.complete and found.outside == found.positions
+        assert len(rows["alone"]) > 20
+        for row in rows["alone"]:
+            [reason] = state.explain(row)
+            assert [p.offset for p in reason.positions or ()] == sorted({*row["near"], *row["two"]})
+            assert reason.complete and reason.outside == reason.positions
         [at] = state.explain(2 * S, key="a")
         assert [p.offset for p in at.positions or ()] == [0, 2, 4, 6]
     with wr.read_state(str(tmp_path / "chain")) as state:
-        [why] = state.explain(told["chain"][0])
+        [why] = state.explain(rows["chain"][0])
         # Five seconds of one key, and the two seconds before and the one after that are in windows of theirs.
         assert [p.offset for p in why.outside or ()] == [0, 2, 4, 6, 8, 10]
 
@@ -194,8 +194,8 @@ def test_a_row_whose_messages_are_forgotten_is_not_explained_by_what_is_left(tmp
         row = op.get_result()[-1]
         op.next_offsets()
         with wr.read_state(str(tmp_path)) as state:
-            [found] = state.explain(row)
-            assert found.positions is None and found.row == row.values
+            [why] = state.explain(row)
+            assert why.positions is None and why.row == row.values
 
 
 def test_a_definition_is_the_value_that_its_text_says() -> None:

@@ -42,19 +42,19 @@ def said(row: Any) -> str:
     return f"{row.timing.value} {sign}{row['n']}#{row.index} {''.join(map(str, row['seen'] or []))}"
 
 
-def told(folder: Path, over: wr.Over, times: list[int], *, drain: bool = False) -> list[list[str]]:
+def played(folder: Path, over: wr.Over, times: list[int], *, drain: bool = False) -> list[list[str]]:
     """Return the rows that each message emits. Messages come one by one and are named by their time."""
-    found = []
+    rows = []
     with TestDriver(over, folder / "job", clock=ManualClock()) as driver:
         for offset, t in enumerate(times):
             driver.add(wr.Message({"t": t * S, "n": t}, wr.Position("s", 0, offset)))
             driver.next_offsets()
-            found.append([said(row) for row in driver.panes()])
+            rows.append([said(row) for row in driver.panes()])
         if drain:
             driver.drain()
-            found.append([said(row) for row in driver.panes()])
+            rows.append([said(row) for row in driver.panes()])
         driver.check(dead_letters=True)
-    return found
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_a_late_message_has_its_row_and_corrects_those_whose_windows_it_is_in(
     frame: Any, corrected: str, tmp_path: Path
 ) -> None:
     before, after = corrected.split()
-    assert told(tmp_path, seen(frame), [2, 4, 9, 20, 3])[-1] == [
+    assert played(tmp_path, seen(frame), [2, 4, 9, 20, 3])[-1] == [
         "LATE +3#0 23",
         f"LATE -4#0 {before}",
         f"LATE +4#1 {after}",
     ]
     accumulating = seen(frame, emit=wr.Emit(late=wr.every_batch))
-    assert told(tmp_path / "accumulating", accumulating, [2, 4, 9, 20, 3])[-1] == [
+    assert played(tmp_path / "accumulating", accumulating, [2, 4, 9, 20, 3])[-1] == [
         "LATE +3#0 23",
         f"LATE +4#1 {after}",
     ]
@@ -81,14 +81,14 @@ def test_a_row_is_emitted_in_the_step_of_its_message_and_again_when_its_window_c
 ) -> None:
     early = wr.Emit(early=wr.every_batch, mode="retracting")
     over = seen(("-2 s", "1 s"), emit=early, allowed_lateness="0 seconds")
-    assert told(tmp_path, over, [2, 3, 9], drain=True) == [
+    assert played(tmp_path, over, [2, 3, 9], drain=True) == [
         ["EARLY +2#0 2"],
         ["EARLY -2#0 2", "EARLY +2#1 23", "EARLY +3#0 23"],
         ["EARLY +9#0 9", "ON_TIME -2#1 23", "ON_TIME +2#2 23", "ON_TIME -3#0 23", "ON_TIME +3#1 23"],
         ["ON_TIME -9#0 9", "ON_TIME +9#1 9"],
     ]
     unchanged = seen(("-2 s", "1 s"), emit=wr.Emit(early=wr.every_batch, only_if_changed=True))
-    assert told(tmp_path / "unchanged", unchanged, [2, 3, 9], drain=True)[2:] == [["EARLY +9#0 9"], []]
+    assert played(tmp_path / "unchanged", unchanged, [2, 3, 9], drain=True)[2:] == [["EARLY +9#0 9"], []]
 
 
 def test_corrections_may_wait_for_the_end_of_a_period_and_do_not_outlast_what_they_correct(
@@ -193,15 +193,15 @@ def test_the_ledger_of_corrected_rows_is_the_rows_of_the_same_messages_in_order(
     order = np.argsort(np.arange(len(table)) + chance.integers(0, 90, len(table)), kind="stable")
     emit = wr.Emit(early=early, late=wr.every_batch, mode="retracting")
     cuts = np.sort(chance.choice(np.arange(1, 400), 27, replace=False)).tolist()
-    told = (
+    emitted = (
         rows("corrected", order, cuts, emit=emit, allowed_lateness="1 minute")
         .drop_columns(["commit"])
         .to_pylist()
     )
-    assert {row["pane"]["timing"] for row in told} >= {"LATE", "ON_TIME"}
+    assert {row["pane"]["timing"] for row in emitted} >= {"LATE", "ON_TIME"}
     ledger: Counter[str] = Counter()
     stands: dict[int, Any] = {}
-    for row in told:
+    for row in emitted:
         pane = row.pop("pane")
         ledger[repr(row)] += 1 if pane["kind"] == "INSERT" else -1
         stands[row["i"]] = row

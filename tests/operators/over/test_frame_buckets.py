@@ -57,7 +57,7 @@ AGG: dict[str, Any] = {
 }
 
 
-def told(
+def played(
     path: Path,
     tables: list[pa.Table],
     *,
@@ -84,8 +84,8 @@ def definition(*, by: Any = "k", agg: dict[str, Any] = AGG, **options: Any) -> w
 
 
 def in_order(rows: pa.Table) -> list[Any]:
-    found = rows.drop_columns(["pane", "commit"]).to_pylist()
-    return sorted(found, key=lambda row: (row["t"], row["k"], row["i"]))
+    ordered = rows.drop_columns(["pane", "commit"]).to_pylist()
+    return sorted(ordered, key=lambda row: (row["t"], row["k"], row["i"]))
 
 
 FRAMES: dict[str, dict[str, Any]] = {
@@ -119,10 +119,10 @@ def test_long_windows_are_the_same_by_slices_as_by_messages(
     monkeypatch.setattr(
         "windrow.operators.over.due_rows.Sliced", lambda *more: used.append(1) or Sliced(*more)
     )
-    fast = told(tmp_path / "slices", tables, lives=2, **options)
+    fast = played(tmp_path / "slices", tables, lives=2, **options)
     assert (len(used) > 4) == (name != "of few messages a key")
     monkeypatch.setattr(frame_buckets, "_LONG", 1 << 40)
-    plain = told(tmp_path / "messages", tables, **options)
+    plain = played(tmp_path / "messages", tables, **options)
     assert len(plain) == TABLES * ROWS
     for a, b in zip(fast, plain, strict=True):
         assert values_equal(a, b)
@@ -140,10 +140,10 @@ def test_windows_are_whole_where_their_slices_are_given_up_as_they_are_emitted(
         forget(self, kv)
 
     monkeypatch.setattr(Slices, "_forget_all", forgotten)
-    fast = told(tmp_path / "slices", tables)
+    fast = played(tmp_path / "slices", tables)
     assert given_up[0] > 50
     monkeypatch.setattr(frame_buckets, "_LONG", 1 << 40)
-    plain = told(tmp_path / "messages", tables)
+    plain = played(tmp_path / "messages", tables)
     assert len(fast) == len(plain) == 15 * ROWS + 9 * (TABLES - 15)
     assert all(values_equal(a, b) for a, b in zip(fast, plain, strict=True))
 
@@ -153,10 +153,10 @@ def test_an_advance_reads_the_ends_of_long_windows(tmp_path: Path, monkeypatch: 
     whole = Events.read
 
     def counted(self: Events, *more: Any, **options: Any) -> pa.Table | None:
-        found = whole(self, *more, **options)
-        if found is not None:
-            read[-1] += len(found)
-        return found
+        frame_ends = whole(self, *more, **options)
+        if frame_ends is not None:
+            read[-1] += len(frame_ends)
+        return frame_ends
 
     monkeypatch.setattr(Events, "read", counted)
     over = wr.Over(
@@ -176,10 +176,10 @@ def test_most_slices_are_read_as_long_ones(tmp_path: Path, monkeypatch: pytest.M
     whole = Events.read
 
     def counted(self: Events, *more: Any, **options: Any) -> pa.Table | None:
-        found = whole(self, *more, **options)
-        if found is not None and self.cf.startswith("over.slices"):
-            read[-1] += len(found)
-        return found
+        frame_ends = whole(self, *more, **options)
+        if frame_ends is not None and self.cf.startswith("over.slices"):
+            read[-1] += len(frame_ends)
+        return frame_ends
 
     monkeypatch.setattr(Events, "read", counted)
     tables = readings(4)

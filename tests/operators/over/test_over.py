@@ -20,7 +20,7 @@ S = 1_000_000
 MS = 1_000
 
 
-def told(
+def played(
     folder: Path, definition: wr.Over, messages: list[dict[str, Any]], *, drain: bool = True
 ) -> list[dict[str, Any]]:
     """Return the rows for messages that come one by one, after a comparison with the oracle."""
@@ -44,7 +44,7 @@ def windows(tmp_path: Path, frame: Any, times: list[int], *, drain: bool = True)
         max_ahead=wr.forever,
     )
     messages = [{"t": t, "n": n} for n, t in enumerate(times)]
-    rows = told(tmp_path, over, messages, drain=drain)
+    rows = played(tmp_path, over, messages, drain=drain)
     assert all(row["t"] == to_datetime(times[row["n"]]) for row in rows)  # wherever its window lies
     return {row["n"]: row["seen"] for row in rows}
 
@@ -61,8 +61,8 @@ def values(
         max_ahead=wr.forever,
         **options,
     )
-    found = told(tmp_path, over, [{"t": i * every_us, "x": x} for i, x in enumerate(xs)])
-    return [row["v"] for row in found]
+    emitted = played(tmp_path, over, [{"t": i * every_us, "x": x} for i, x in enumerate(xs)])
+    return [row["v"] for row in emitted]
 
 
 FIVE = list(range(5))
@@ -182,12 +182,12 @@ def test_what_has_no_first_time_counts_all_of_the_same_time_as_sql_does(tmp_path
     assert "wr.range_between(wr.forever, 0)" in repr(over) and eval(repr(over), {"wr": wr}) == over
     with over.open(str(tmp_path)) as op:
         op.add_messages([{"t": t * S, "x": x} for t, x in ((1, 1), (2, 2), (2, 4), (3, 8), (9, 0))])
-        told = [(row["t"].second, row["all"], row["so_far"]) for row in op.get_result()]
-        assert told == [(1, 1, 1), (2, 7, 3), (2, 7, 7), (3, 15, 15)]
+        rows = [(row["t"].second, row["all"], row["so_far"]) for row in op.get_result()]
+        assert rows == [(1, 1, 1), (2, 7, 3), (2, 7, 7), (3, 15, 15)]
         op.flush()
         op.add_message({"t": 2 * S, "x": 16})  # changes all of its time, and what comes later
-        told = [(row["t"].second, row["all"], row["so_far"]) for row in op.get_result()]
-        assert told == [(2, 23, 3), (2, 23, 7), (2, 23, 23), (3, 31, 31)]
+        rows = [(row["t"].second, row["all"], row["so_far"]) for row in op.get_result()]
+        assert rows == [(2, 23, 3), (2, 23, 7), (2, 23, 23), (3, 31, 31)]
         op.flush()
         op.drain()
         [row] = op.get_result()
@@ -214,14 +214,14 @@ def test_nulls_are_skipped_and_nan_is_larger_than_any_number(tmp_path: Path) -> 
     }
     assert len(pairs) == 5
     for kind, expected in wanted.items():
-        found = values(tmp_path / kind, getattr(wr, kind)("x").over(2), xs)
-        assert repr(found) == repr(expected), kind
+        emitted = values(tmp_path / kind, getattr(wr, kind)("x").over(2), xs)
+        assert repr(emitted) == repr(expected), kind
 
 
 def test_what_is_not_in_a_window_has_no_part_in_its_sum(tmp_path: Path) -> None:
     xs = [1e300, 1.0, 2.0, float("inf"), 3.0, 4.0, 0.1, 0.2]
-    found = values(tmp_path, wr.sum("x").over(2), xs)
-    assert found == [1e300, 3.0, math.inf, math.inf, 7.0, 4.1, 0.1 + 0.2]
+    emitted = values(tmp_path, wr.sum("x").over(2), xs)
+    assert emitted == [1e300, 3.0, math.inf, math.inf, 7.0, 4.1, 0.1 + 0.2]
 
 
 def test_sums_of_integers_and_decimals_are_exact(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_pause_longer_than_the_ttl_parts_neighbours(tmp_path: Path) -> None:
     agg = {"n": wr.count().over(), "two": wr.sum("x").over(wr.rows_between(-1, 1, partial="emit"))}
     over = wr.Over(event_time="t", agg=agg, ttl="2 seconds", max_ahead=wr.forever)
     messages = [{"t": t * S, "x": x} for x, t in enumerate([0, 2, 5, 6])]
-    assert [(row["n"], row["two"]) for row in told(tmp_path, over, messages)] == [
+    assert [(row["n"], row["two"]) for row in played(tmp_path, over, messages)] == [
         (1, 1),
         (2, 1),
         (1, 5),
@@ -286,7 +286,7 @@ def slope(messages: pa.Table) -> float:
 def test_a_function_gets_the_messages_of_the_window_with_their_times_and_places(tmp_path: Path) -> None:
     over = wr.Over(event_time="t", agg={"slope": slope().over(3)}, ttl=wr.forever, max_ahead=wr.forever)
     messages = [{"t": t * S, "x": float(t * t)} for t in (0, 1, 3, 4)]
-    rows = told(tmp_path, over, messages)
+    rows = played(tmp_path, over, messages)
     assert [(row["t"].second, row["slope"]) for row in rows] == [
         (3, 3.0),
         (4, 5.0),
@@ -362,7 +362,7 @@ def test_where_nothing_more_is_remembered_for_it_a_line_continues_for_ever(
         over.fingerprint
         == wr.Over(event_time="t", agg=agg, ttl=wr.forever, max_ahead=wr.forever, **options).fingerprint
     )
-    rows = told(
+    rows = played(
         tmp_path, over, [{"t": day * 86_400 * S, "k": "a", "x": x} for day, x in enumerate((1, 2, 4))]
     )
     assert [(row["two"], row["all"]) for row in rows] == [(3, 3), (6, 7)]
@@ -438,16 +438,16 @@ def arriving(tmp_path: Path, frame: Any, times: list[int], **options: Any) -> li
             **options,
         }
     )
-    found = []
+    rows = []
     with TestDriver(over, tmp_path / "job") as driver:
         for n, t in enumerate(times):
             driver.add(wr.Message({"t": t * S, "n": n, "k": t > 80}, wr.Position("s", 0, n)))
             driver.next_offsets()
-            found.append([(row["n"], row["seen"]) for row in driver.panes()])
+            rows.append([(row["n"], row["seen"]) for row in driver.panes()])
         driver.drain()
         driver.check(dead_letters=True)
-        found.append([(row["n"], row["seen"]) for row in driver.panes()])
-    return found
+        rows.append([(row["n"], row["seen"]) for row in driver.panes()])
+    return rows
 
 
 def test_messages_may_count_as_they_come_however_late(tmp_path: Path) -> None:

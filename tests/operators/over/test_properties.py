@@ -40,7 +40,7 @@ def readings(seed: int) -> pa.Table:
     return table.take(pa.array(np.sort(first)))
 
 
-def told(path: Path, definition: wr.Over, table: pa.Table, cuts: list[int]) -> dict[tuple[Any, Any], Any]:
+def played(path: Path, definition: wr.Over, table: pa.Table, cuts: list[int]) -> dict[tuple[Any, Any], Any]:
     ends = [0, *cuts, len(table)]
     with definition.open(str(path), schema=table.schema) as op:
         for low, high in pairwise(ends):
@@ -104,10 +104,10 @@ def test_windows_by_time_are_those_of_polars_in_any_cut(
     )
     wanted = {(row["k"], row["t"]): row for row in polars.to_dicts()}  # type: ignore[union-attr]
     for name, cuts in (("whole", []), ("cut", [1, 17, 400, 401, 2_000, 3_333])):
-        found = told(tmp_path / name, around(frame), table, cuts)
-        assert found.keys() == wanted.keys()
+        emitted = played(tmp_path / name, around(frame), table, cuts)
+        assert emitted.keys() == wanted.keys()
         for key, row in wanted.items():
-            assert values_equal(found[key], row), (name, key)
+            assert values_equal(emitted[key], row), (name, key)
 
 
 def test_windows_by_count_are_those_of_polars_in_any_cut(tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_windows_by_count_are_those_of_polars_in_any_cut(tmp_path: Path) -> None
         max_ahead=wr.forever,
     )
     for name, cuts in (("whole", []), ("cut", [3, 30, 31, 2_500, 2_501, 4_000])):
-        found = told(tmp_path / name, over, table, cuts)
-        assert found.keys() == wanted.keys()
-        for key, row in found.items():
+        emitted = played(tmp_path / name, over, table, cuts)
+        assert emitted.keys() == wanted.keys()
+        for key, row in emitted.items():
             assert (row["ten"], row["so_far"], row["most"]) == (
                 wanted[key]["ten"],
                 wanted[key]["so_far"],
@@ -173,12 +173,12 @@ def test_short_windows_are_made_row_by_row_and_are_the_same(
         better = b[0] >= a[0]
         return np.where(better, b[0], a[0]), np.where(better, b[1], a[1])
 
-    found = frame_kernels.halves((values, other), last_of_largest, (-9, -1), bounds)
+    extremes = frame_kernels.halves((values, other), last_of_largest, (-9, -1), bounds)
     wanted = [
         max(((int(values[i]), i) for i in range(a, b)), default=(-9, -1))
         for a, b in zip(bounds.low, bounds.high, strict=True)
     ]
-    assert list(zip(*(column.tolist() for column in found), strict=True)) == wanted
+    assert list(zip(*(column.tolist() for column in extremes), strict=True)) == wanted
     assert not most or sum(calls) <= sum(sizes)
 
 
@@ -228,18 +228,18 @@ def test_windows_that_are_laid_out_in_pieces_are_whole(monkeypatch: pytest.Monke
     monkeypatch.setattr(frame_kernels, "LAID_OUT", 10)
     low, high = np.array([0, 2, 5, 5, 0]), np.array([4, 9, 5, 6, 30])
     bounds = Bounds(low, high, np.ones(5, dtype=bool))
-    found: dict[int, list[int]] = {i: [] for i in range(5)}
+    gathered: dict[int, list[int]] = {i: [] for i in range(5)}
     for first, last, rows, of in frame_kernels.laid_out(bounds):
         assert last > first
         for row, window in zip(rows.tolist(), of.tolist(), strict=True):
-            found[first + window].append(row)
-    assert [found[i] for i in range(5)] == [list(range(a, b)) for a, b in zip(low, high, strict=True)]
+            gathered[first + window].append(row)
+    assert [gathered[i] for i in range(5)] == [list(range(a, b)) for a, b in zip(low, high, strict=True)]
 
 
 def test_sums_of_the_same_numbers_are_made_once_and_those_of_others_are_their_own() -> None:
     low = np.array([0, 5, 90])
     windows = frame_kernels.Ranges(Bounds(low, low + 10, np.ones(3, dtype=bool)))
     once, ones = frame_kernels.Once(windows), np.ones(100, dtype=np.int64)
-    found = [once.sums([values]) for values in (ones, np.r_[ones[1:], 7], ones.copy())]
-    assert [sums.tolist() for sums in found] == [[10, 10, 10], [10, 10, 16], [10, 10, 10]]
-    assert found[0] is found[2]
+    totals = [once.sums([values]) for values in (ones, np.r_[ones[1:], 7], ones.copy())]
+    assert [sums.tolist() for sums in totals] == [[10, 10, 10], [10, 10, 16], [10, 10, 10]]
+    assert totals[0] is totals[2]

@@ -66,9 +66,9 @@ def test_columns_of_any_type_wait_with_their_message(name: str, tmp_path: Path) 
                 driver.restart()
         driver.drain()
         driver.check(dead_letters=True)
-        told = [dict(row.values) for row in driver.committed_panes()]
-    assert len(told) == len(ANY) * 2
-    for row in told:
+        rows = [dict(row.values) for row in driver.committed_panes()]
+    assert len(rows) == len(ANY) * 2
+    for row in rows:
         [i] = [i for i, one in enumerate(ANY) if one["text"] == row["text"]]
         assert {name: row[name] for name in ANY[i]} == ANY[i]
 
@@ -110,25 +110,27 @@ STATISTICS: dict[str, Any] = {
 
 def statistics_of(values: list[Any]) -> dict[str, Any]:
     """Nulls are skipped, and a NaN is larger than any number."""
-    some = [float(x) if isinstance(x, np.floating) else x for x in values if x is not None]
-    numbers = [x for x in some if not (isinstance(x, float) and math.isnan(x))]
-    finite = all(math.isfinite(x) for x in some)
-    total: Any = sum(some) if finite or len(numbers) == len(some) else math.nan
-    found = {"count": len(some), "sum": total if some else 0, "avg": None, "min": None, "max": None}
-    if not some:
-        return {**found, "deviation": None, "of all": None}
-    found["avg"] = float(Fraction(total) / len(some)) if finite else total / len(some)
-    found["min"] = min(numbers, default=math.nan)
-    found["max"] = max(some) if len(numbers) == len(some) else math.nan
+    floats = [float(x) if isinstance(x, np.floating) else x for x in values if x is not None]
+    numbers = [x for x in floats if not (isinstance(x, float) and math.isnan(x))]
+    finite = all(math.isfinite(x) for x in floats)
+    total: Any = sum(floats) if finite or len(numbers) == len(floats) else math.nan
+    statistics = {"count": len(floats), "sum": total if floats else 0, "avg": None, "min": None, "max": None}
+    if not floats:
+        return {**statistics, "deviation": None, "of all": None}
+    statistics["avg"] = float(Fraction(total) / len(floats)) if finite else total / len(floats)
+    statistics["min"] = min(numbers, default=math.nan)
+    statistics["max"] = max(floats) if len(numbers) == len(floats) else math.nan
     for name, less in (("deviation", 1), ("of all", 0)):
-        if len(some) <= less:
-            found[name] = None
+        if len(floats) <= less:
+            statistics[name] = None
         elif finite:
-            mean = Fraction(sum(map(Fraction, some))) / len(some)
-            found[name] = math.sqrt(sum((Fraction(x) - mean) ** 2 for x in some) / (len(some) - less))
+            mean = Fraction(sum(map(Fraction, floats))) / len(floats)
+            statistics[name] = math.sqrt(
+                sum((Fraction(x) - mean) ** 2 for x in floats) / (len(floats) - less)
+            )
         else:
-            found[name] = math.nan
-    return found
+            statistics[name] = math.nan
+    return statistics
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
@@ -141,22 +143,22 @@ def test_statistics_of_numbers_of_each_type_are_those_of_python(kind: str, tmp_p
     options: dict[str, Any] = {"event_time": "t", "max_ahead": wr.forever, "integer_overflow": "decimal"}
     around = wr.Over(agg=agg, ttl=wr.forever, select="n", **options)
     windows = wr.Aggregate(agg=STATISTICS, window=wr.tumbling("3 seconds"), retention="1 day", **options)
-    told = []
+    emitted = []
     for name, definition in (("around", around), ("windows", windows)):
         with definition.open(str(tmp_path / name)) as op:
             op.add_messages(table.slice(0, 5))
             op.next_offsets()
             op.add_messages(table.slice(5))
             op.drain()
-            told.append([dict(row.values) for row in op.get_result()])
+            emitted.append([dict(row.values) for row in op.get_result()])
             assert not op.dead_letters()
-    assert [row["n"] for row in told[0]] == list(range(len(xs)))
-    for i, row in enumerate(told[0]):
+    assert [row["n"] for row in emitted[0]] == list(range(len(xs)))
+    for i, row in enumerate(emitted[0]):
         wanted = statistics_of(xs[max(i - 2, 0) : i + 1])
         wanted |= {f"{name} so far": value for name, value in statistics_of(xs[: i + 1]).items()}
         assert values_equal({name: row[name] for name in wanted}, wanted), (i, row, wanted)
-    assert len(told[1]) == -(-len(xs) // 3)
-    for i, row in enumerate(told[1]):
+    assert len(emitted[1]) == -(-len(xs) // 3)
+    for i, row in enumerate(emitted[1]):
         wanted = statistics_of(xs[3 * i : 3 * i + 3])
         assert values_equal({name: row[name] for name in wanted}, wanted), (i, row, wanted)
 

@@ -99,7 +99,7 @@ def test_what_could_not_be_read_back_is_not_kept(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "why"),
+    ("value", "kind", "why"),
     [
         (5, None, "5 is no row: return a dict, a list of dicts, or None, or yield dicts"),
         ("text", None, "'text' is no row: return a dict, a list of dicts, or None, or yield dicts"),
@@ -113,11 +113,11 @@ def test_what_could_not_be_read_back_is_not_kept(value: Any) -> None:
     ],
 )
 def test_a_row_that_does_not_fit_says_which_column_and_what_fits(
-    given: Any, kind: pa.DataType | None, why: str
+    value: Any, kind: pa.DataType | None, why: str
 ) -> None:
     def call(state: Any, timers: Any) -> Any:
         state["n"] = 1
-        return given
+        return value
 
     rows, letters = lives(call, kind)
     assert rows == [] and len(letters) == 2 and all(why in letter for letter in letters)
