@@ -18,7 +18,7 @@ from windrow.operators.oracle.windows import tuple_windows_of, windows_of
 from windrow.testing.transcript_parser import TranscriptError
 from windrow.testing.transcripts import check
 
-GOOD = [t for file, some in TRANSCRIPTS.items() if file.parent == FOLDER for t in some if not t.must_fail]
+GOOD = [t for file, loaded in TRANSCRIPTS.items() if file.parent == FOLDER for t in loaded if not t.must_fail]
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

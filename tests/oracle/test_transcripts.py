@@ -13,7 +13,7 @@ from windrow.testing.transcript_parser import TranscriptError, parse
 from windrow.testing.transcripts import CUT, VARIATIONS, OracleDriver, Transcript, check, load
 
 TRANSCRIPTS = [
-    (file.stem, transcript) for file, some in transcribed.TRANSCRIPTS.items() for transcript in some
+    (file.stem, transcript) for file, loaded in transcribed.TRANSCRIPTS.items() for transcript in loaded
 ]
 GOOD = [(stem, transcript) for stem, transcript in TRANSCRIPTS if not transcript.must_fail]
 RUNS = [

@@ -18,8 +18,8 @@ from windrow.testing.transcripts import CUT, EXACT, Driver, Fed, OracleDriver, T
 TURNS = usually((("reversed",), ("one a step",), ("reversed",), ("all at once",)), deep=((*EXACT, *CUT),) * 4)
 RUNS = [
     pytest.param(transcript, variation, id=f"{file.stem}: {transcript.name} [{variation}]")
-    for file, some in TRANSCRIPTS.items()
-    for n, transcript in enumerate(some)
+    for file, loaded in TRANSCRIPTS.items()
+    for n, transcript in enumerate(loaded)
     for variation in transcript.variations
     if variation in TURNS[n % 4] or transcript.must_fail
 ]
