@@ -22,7 +22,7 @@ LOCALS_LEFT = {
     "examples": 12,
     "tests.console": 11,
     "tests.console.ui": 6,
-    "tests.operators.alert": 20,
+    "tests.operators.alert": 23,
     "tests.operators.rules": 21,
     "tests.simulation": 8,
     "tests.spark": 49,

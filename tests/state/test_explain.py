@@ -262,5 +262,5 @@ def test_from_a_keys_part_of_the_changelog_it_is_explained_as_from_the_store(
             assert answers == [state.explain(at, key=key) for at, key in asked]
             assert panes == [state.explain(pane) for pane in state.panes().to_pylist()]
         messages = sum(len(rows) for rows in batches)
-        assert sum(e.window.messages for found in answers for e in found if e.window) == 2 * messages
+        assert sum(e.window.messages for answer in answers for e in answer if e.window) == 2 * messages
         event(f"{'pages' if early else 'blocks'}, {sum(map(bool, answers))} windows")
