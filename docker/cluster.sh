@@ -13,7 +13,11 @@ job=$(./compose.sh ps -q job)
 docker logs --follow "$job" &
 
 running() { [ "$(docker inspect --format '{{.State.Running}}' "$job")" = true ]; }
-written() { docker exec "$job" sh -c 'find /job -path "*/log/*" -type f | wc -l' 2>/dev/null || echo 0; }
+written() {
+  local number
+  number=$(docker exec "$job" sh -c 'find /job -path "*/log/*" -type f | wc -l' 2>/dev/null) || number=0
+  echo "${number:-0}"
+}
 if [ -n "$worker" ]; then
   while running && [ "$(written)" -lt "$records" ]; do sleep 0.2; done
   running || fail "the job ended before $worker could be killed: it wrote fewer than $records records (KILL_AFTER)"
