@@ -125,7 +125,7 @@ def _range(kind: pa.DataType) -> tuple[int, int]:
         most = most if kind.unit == "ns" else most * each // 1_000_000
         return -most, most
     # The local time of a zone has to be in these years, too.
-    margin_us = 0 if kind.tz in (None, "UTC") else 86_400_000_000
+    margin_us = 0 if kind.tz in (None, "UTC", "+00:00") else 86_400_000_000
     if kind.unit == "ns":
         return margin_us * 1_000 - most, most - margin_us * 1_000
     return (FIRST_US + margin_us) * each // 1_000_000, (LAST_US - margin_us) * each // 1_000_000

@@ -272,12 +272,21 @@ class DeadLetter:
         return of_items([self], 1)
 
 
+#: Columns of tables of panes and rows that are attributes of one.
+_ATTRIBUTES = {
+    "window": ": it is .window of a pane",
+    "pane": ": a pane or row has .timing, .index, .is_last and .kind",
+    "commit": ": it is .commit",
+}
+
+
 def _field(name: str, *parts: Mapping[str, Any]) -> Any:
     """Return a column of a pane or row."""
     for part in parts:
         if name in part:
             return part[name]
-    raise KeyError(f"{name!r} is none of {[column for part in reversed(parts) for column in part]}")
+    hint = _ATTRIBUTES.get(name, "")
+    raise KeyError(f"{name!r} is none of {[column for part in reversed(parts) for column in part]}{hint}")
 
 
 def _shown(values: Mapping[str, Any]) -> str:

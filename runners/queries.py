@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from windrow.checkpoint.truncation_summary import DeadLetterFile
 from windrow.connectors.manifests import read_file
+from windrow.core.logs import get_logger
 from windrow.core.messages import DeadLetter, StoredMessage, TupleWindow, Window, WindowInfo
 from windrow.core.notebook import MOST, cell, document, facts, notice, windows_timeline
 from windrow.core.time import Instant, show_instant
@@ -16,6 +19,7 @@ from windrow.operators.steps.dead_letters import to_letters
 from windrow.operators.view import MESSAGES, WINDOWS, Query, View, stored
 
 T = TypeVar("T")
+_log = get_logger()
 
 
 class Queries(ABC):
@@ -90,9 +94,15 @@ class Queries(ABC):
 
 
 def letters_of(path: str, file: DeadLetterFile) -> list[DeadLetter]:
-    """Return the dead letters of a shard in a commit; none where the file was swept since."""
+    """Return the dead letters of a shard in a commit."""
+    table = letters_table(path, file)
+    return [] if table is None else to_letters(table, file.commit)
+
+
+def letters_table(path: str, file: DeadLetterFile) -> pa.Table | None:
+    """Return the same as rows; none, and a warning, where nothing has the file any more."""
     try:
-        table = read_file(path)
+        return read_file(path)
     except FileNotFoundError:
-        return []
-    return to_letters(table, file.commit)
+        _log.warning("dead letters are gone", commit=file.commit, path=path, look="windrow verify")
+        return None

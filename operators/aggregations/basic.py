@@ -246,6 +246,8 @@ class Avg(Kernel):
 
 def extremes(values: pa.Array, fn: str, groups: Groups) -> pa.Array:
     """Return min or max of each group; NaN is larger than any number."""
+    if pa.types.is_duration(values.type):  # which Arrow does not group
+        return extremes(values.cast(pa.int64()), fn, groups).cast(values.type)
     if not pa.types.is_floating(values.type):
         return groups.aggregate([(values, fn)])[0]
     nan = pc.is_nan(values)
@@ -269,8 +271,6 @@ class Extreme(Kernel):
         values = plain(rows.values[0])
         if pa.types.is_float16(values.type):
             values = values.cast(pa.float32())
-        elif pa.types.is_duration(values.type):
-            values = values.cast(pa.int64())
         return {"v": values}
 
     def merge(self, parts: Accumulators, groups: Groups, failures: list[Failure]) -> Parts:

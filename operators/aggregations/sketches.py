@@ -34,6 +34,13 @@ from windrow.operators.aggregations.exact import double_lists
 from windrow.operators.steps.groups import Groups, stable_order
 
 _INT64_END = 2.0**63
+#: The type in which values of a type that may widen are hashed.
+_LONGER = {
+    pa.date64().id: pa.date32(),
+    pa.time32("s").id: pa.time64("us"),
+    pa.duration("s").id: pa.duration("us"),
+    pa.timestamp("s").id: pa.timestamp("us"),
+}
 _EXACT = Context(prec=76)
 
 
@@ -85,10 +92,13 @@ class ApproxCountDistinct(Kernel):
 
 
 def hashable(values: pa.Array) -> pa.Array:
-    """Return int64 for the sketch to hash: numbers and times as they are, text and bytes by xxh3, other floats by bits.
+    """Return int64 for the sketch to hash: numbers as they are, text and bytes by xxh3, other floats by bits.
 
-    Equal numbers give equal ones whatever their type. Part of the state's format: never change it.
+    Days of dates, and microseconds of times in that unit or a longer one. Equal numbers and times give equal ones whatever
+    their type. Part of the state's format: never change it.
     """
+    if (longer := _LONGER.get(values.type.id)) is not None and getattr(values.type, "unit", "") != "ns":
+        values = values.cast(longer)
     kind = values.type
     if kind == pa.uint64():
         bits = pc.fill_null(values, 0).to_numpy().view(np.int64)
@@ -104,15 +114,15 @@ def hashable(values: pa.Array) -> pa.Array:
         encoded = pc.dictionary_encode(values)
         hashes = pa.array([_hash(v) for v in encoded.dictionary.to_pylist()], pa.int64())
         return hashes.take(encoded.indices)
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+    if pa.types.is_date32(kind):
         values = values.cast(pa.int32())
     return values.cast(pa.int64())
 
 
 def _hash(value: str | bytes | Decimal) -> int:
     if isinstance(value, Decimal):
-        if value == value.to_integral_value() and -(2**63) <= value < 2**63:
-            return int(value)
+        if value == value.to_integral_value() and -(2**63) <= value < 2**64:
+            return int(value) - (2**64 if value >= 2**63 else 0)  # as of uint64
         value = f"{value.normalize(_EXACT):f}"
     data = value.encode() if isinstance(value, str) else value
     return xxhash.xxh3_64_intdigest(data) - 2**63

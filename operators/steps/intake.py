@@ -28,7 +28,7 @@ from windrow.core.time import (
     show_duration,
     to_datetime,
 )
-from windrow.core.types import is_text, widened
+from windrow.core.types import as_type, is_text, plain_type, widened
 from windrow.core.zones import zone_of
 from windrow.operators.steps.columns import (
     MALFORMED_ROW,
@@ -146,6 +146,7 @@ def event_times(
 ) -> pa.Array:
     """Return int64 microseconds; null where the value is no time. Raises `TypeClash` if the type can never be one."""
     values = combine(column)
+    values = as_type(values, plain_type(values.type))
     kind = values.type
     if pa.types.is_null(kind):
         return pa.nulls(len(values), pa.int64())
@@ -161,7 +162,7 @@ def event_times(
     if pa.types.is_floating(kind):
         return pa.nulls(len(values), pa.int64())
     raise TypeClash(
-        f"event time {name!r} is of type {kind}: use a timestamp, or microseconds since the epoch as an integer"
+        f"event time {name!r} is of type {kind}: use a timestamp, text in ISO 8601, or an integer since the epoch"
     )
 
 

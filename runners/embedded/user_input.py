@@ -23,6 +23,8 @@ Many: TypeAlias = "Iterable[MessageLike] | pa.Table | pa.RecordBatch | Any"
 #: Offsets below this have a next one that fits 64 bits.
 _LAST = 2**63 - 1
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.large_string(): pa.string()}
+#: Types of which Arrow takes no rows.
+_NO_ROWS = frozenset({pa.string_view(), pa.binary_view()})
 
 
 def message_of(message: MessageLike) -> Message:
@@ -89,6 +91,8 @@ def of_users(table: pa.Table) -> pa.Table:
     """Return a table without reserved columns. One with all position columns is windrow's own, and is kept."""
     names = table.column_names
     check_unique(names)
+    if not _NO_ROWS.isdisjoint(table.schema.types):
+        table = pa.table([_without_views(column) for column in table.columns], names=names)
     reserved = [n for n in names if n.startswith("__")]
     if reserved and {SOURCE, PARTITION, OFFSET} <= set(reserved):
         return table

@@ -35,7 +35,7 @@ from windrow.operators.steps.dead_letters import SCHEMA as LETTERS
 from windrow.operators.steps.output_columns import STAMP, stamp_us
 from windrow.operators.view import WINDOWS, Query, StoredTable, View, key_of
 from windrow.runners.paging import Page, page_of
-from windrow.runners.queries import Queries, T, letters_of
+from windrow.runners.queries import Queries, T, letters_of, letters_table
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
 from windrow.stores.kv import Batch
@@ -522,11 +522,10 @@ class State(Queries):
         tables = []
         so_far = [kept for kept in self._dead_letters if kept.commit <= self.commit]
         for kept in so_far if last is None else so_far[-last:]:
-            try:
-                of_file = read_file(bring_letters(self._folders, self._transport, kept))
-            except FileNotFoundError:
-                continue  # their time is over, and they were swept
-            tables.append(of_file.append_column("commit", pa.array([kept.commit] * len(of_file), pa.int64())))
+            of_file = letters_table(bring_letters(self._folders, self._transport, kept), kept)
+            if of_file is not None:
+                commits = pa.array([kept.commit] * len(of_file), pa.int64())
+                tables.append(of_file.append_column("commit", commits))
         return concat([DEAD_SCHEMA.empty_table(), *tables])
 
     def commits_table(self) -> pa.Table:

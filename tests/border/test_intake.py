@@ -240,3 +240,16 @@ def test_a_frame_of_no_panes_has_the_columns_of_panes(tmp_path: Path) -> None:
         operator.add_messages(rows([2]))
         operator.drain()
         assert list(operator.get_result().to_pandas().columns) == ["window_start", "window_end", "v", *PANE]
+
+
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int8(), pa.string()), pa.string_view()], ids=str)
+def test_text_in_any_encoding_is_an_event_time(tmp_path: Path, kind: pa.DataType) -> None:
+    values = pa.array(["2013-07-01T05:10Z", None, "noon"]).cast(kind)
+    counts = wr.Aggregate(
+        event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()}
+    )
+    with counts.open(str(tmp_path / "job")) as op:
+        op.add_messages(pa.table({"t": values, "unnamed": values.cast(pa.string()).cast(pa.string_view())}))
+        op.drain()
+        assert [pane["n"] for pane in op.get_result()] == [1]
+        assert [letter.reason for letter in op.dead_letters()] == ["malformed"] * 2

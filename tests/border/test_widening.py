@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import random
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
+import windrow as wr
 from tests.border.kinds import KINDS, held
 from tests.deep import usually
 from windrow.core.types import as_type, plain_type, rounds, widened
+
+INTEGERS = {32: pa.int32(), 64: pa.int64()}
 
 
 def shown(value: Any) -> Any:
@@ -73,6 +77,48 @@ def test_what_types_widen_to_holds_all_values_of_both() -> None:
             continue
         assert all(map(is_same, before, after)), (a, b, wide, before, after)
     print(f"{len(pairs)} pairs of types, of which {widening} widen")
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (pa.duration("s"), pa.duration("us")),
+        (pa.timestamp("s", "UTC"), pa.timestamp("us", "UTC")),
+        (pa.time32("s"), pa.time64("us")),
+        (pa.date64(), pa.date32()),
+        (pa.uint64(), pa.decimal128(20, 0)),
+    ],
+    ids=str,
+)
+def test_an_aggregate_over_a_column_that_widens_is_that_over_the_wide_one(
+    tmp_path: Path, narrow: pa.DataType, wide: pa.DataType
+) -> None:
+    draw, day = random.Random(1), 86_400
+    numbers = [draw.choice([0, 1, 2, 7]) * (1 if pa.types.is_time(narrow) else day) for _ in range(30)]
+    if pa.types.is_integer(narrow):
+        numbers = [2**63, 2**63, 2**64 - 1, *numbers]
+    if pa.types.is_date64(narrow):
+        numbers = [1000 * n for n in numbers]
+    values = pa.array(numbers, pa.uint64() if narrow == pa.uint64() else INTEGERS[narrow.bit_width]).cast(
+        narrow
+    )
+    kinds = (wr.min, wr.max, wr.first, wr.last, wr.count_distinct, wr.approx_count_distinct, wr.collect_set)
+    rows = wr.Aggregate(
+        event_time="t",
+        window=wr.global_window(),
+        retention=wr.forever,
+        agg={kind.__name__: kind("v") for kind in kinds},
+    )
+    found = []
+    for name, first in (("narrow", values), ("wide", as_type(values, wide))):
+        with rows.open(str(tmp_path / name), store="memory") as op:
+            for part in (first, as_type(values, wide)):
+                op.add_messages(pa.table({"t": pa.array(range(len(part)), pa.int64()), "v": part}))
+                op.flush()
+            op.drain()
+            found.append(op.result_table().drop_columns("commit").to_pylist())
+    assert found[0] == found[1]
+    assert found[0][0]["approx_count_distinct"] == found[0][0]["count_distinct"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,22 @@ def test_the_warning_of_dead_letters_has_the_command_that_lists_them(
     assert windrow(*shlex.split(command)).out.startswith("malformed: 4")
 
 
+def test_a_lost_file_of_dead_letters_is_warned_of_wherever_they_are_listed(
+    windrow: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = filled(tmp_path)
+    for path in (tmp_path / "job" / "dead").iterdir():
+        path.unlink()
+    with wr.read_state(job) as state:
+        for listed in (state.dead_letters, state.dead_letters_table):
+            caplog.clear()
+            assert len(listed()) == 0
+            assert "dead letters are gone" in caplog.text and "windrow verify" in caplog.text
+    caplog.clear()
+    windrow("dead-letters", job)
+    assert "dead letters are gone" in caplog.text
+
+
 def test_dead_letters_can_be_narrowed_down_and_are_json_for_programs(windrow: Run, tmp_path: Path) -> None:
     job = filled(tmp_path)
     lines = windrow("dead-letters", job, "--json").lines
