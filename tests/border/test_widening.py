@@ -109,16 +109,16 @@ def test_an_aggregate_over_a_column_that_widens_is_that_over_the_wide_one(
         retention=wr.forever,
         agg={kind.__name__: kind("v") for kind in kinds},
     )
-    found = []
+    emitted = []
     for name, first in (("narrow", values), ("wide", as_type(values, wide))):
         with rows.open(str(tmp_path / name), store="memory") as op:
             for part in (first, as_type(values, wide)):
                 op.add_messages(pa.table({"t": pa.array(range(len(part)), pa.int64()), "v": part}))
                 op.flush()
             op.drain()
-            found.append(op.result_table().drop_columns("commit").to_pylist())
-    assert found[0] == found[1]
-    assert found[0][0]["approx_count_distinct"] == found[0][0]["count_distinct"]
+            emitted.append(op.result_table().drop_columns("commit").to_pylist())
+    assert emitted[0] == emitted[1]
+    assert emitted[0][0]["approx_count_distinct"] == emitted[0][0]["count_distinct"]
 
 
 @pytest.mark.parametrize(
