@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -22,9 +23,11 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us, show
 CELL_CHARACTERS, PAYLOAD_CHARACTERS = 160, 4_000
 #: Longer text may be broken into lines.
 LONG = 48
-#: Prefixes of parameters that name a key: its text, that it is null.
+#: A name made by a machine, such as that of an alert.
+ID = re.compile("[0-9a-f]{32}")
 #: Between the two ends of a range.
 RANGE = " \u2013 "
+#: Prefixes of parameters that name a key: its text, that it is null.
 KEY, NULL_KEY = "k.", "null."
 
 
@@ -47,7 +50,7 @@ def cell(value: Any, most: int = CELL_CHARACTERS) -> Cell:
     if isinstance(value, (int, float)):
         return Cell(f"{value:.6g}" if isinstance(value, float) else f"{value}", "number")
     text = _text(value)
-    kind = "long" if len(text) > LONG else ""
+    kind = "long" if len(text) > LONG else "id" if ID.fullmatch(text) else ""
     if text == "":
         return Cell("empty text", "null")
     text = readable(text)
@@ -61,13 +64,21 @@ def _text(value: Any) -> str:
         return f"0x{value.hex()}"
     if isinstance(value, Mapping):
         if {"source", "partition", "offset"} <= set(value):
-            return place(Position(**{n: v for n, v in value.items() if n in Position._fields})) or ""
+            at = place(Position(**{n: v for n, v in value.items() if n in Position._fields})) or ""
+            return f"{value['binding']} {at}" if value.get("binding") else at
         if len(value) == 2 and set(value) in ({"start", "end"}, {"first", "last"}):
             return between(*("∞" if v is None else _text(v) for v in value.values()))
         if "timing" in value:
             last, kind = " last" * bool(value["is_last"]), f" {value['kind']}" * (value["kind"] != "INSERT")
             return f"{timing_of(value['timing'])} #{value['index']}{last}{kind}"
+    if isinstance(value, list) and value and all(isinstance(v, Mapping) and "offset" in v for v in value):
+        return ", ".join(map(_text, value))
     return json_text(value, _text) if isinstance(value, (Mapping, list, tuple)) else str(value)
+
+
+def source_name(source: str) -> str:
+    """Format a source: an input whose messages have none is named alone."""
+    return source.removesuffix(":") or "(no source)"
 
 
 def timing_of(timing: str) -> str:

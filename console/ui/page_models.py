@@ -21,6 +21,7 @@ from windrow.console.ui.cells import (
     key_parameters,
     long,
     moment,
+    source_name,
     time,
     timing_of,
 )
@@ -164,7 +165,7 @@ def watermark(state: State, links: Links, parameters: Parameters) -> Content:
     rows = views.partitions(state)
     lines = [
         [
-            Cell(r["source"] or "(no source)"),
+            Cell(source_name(r["source"])),
             cell(r["partition"]),
             Cell("" if r["event_time"] is None else time(instant_us(r["event_time"]))),
             Cell("" if r["seen"] is None else time(instant_us(r["seen"]))),

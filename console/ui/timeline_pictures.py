@@ -8,7 +8,7 @@ from typing import Any
 from windrow.console import views
 from windrow.console.ui.cells import between, cell, time
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US, instant_us
-from windrow.drawing.charts import line_picture
+from windrow.drawing.charts import stem_picture
 from windrow.drawing.timeline import Emission, Span, timeline_picture
 
 _TIMINGS = {"EARLY": "early", "ON_TIME": "on-time", "LATE": "late"}
@@ -60,7 +60,7 @@ def commits_picture(rows: Sequence[Mapping[str, Any]]) -> str:
     points = [(instant_us(row["now"]), float(row["rows"])) for row in rows[::-1]]
     if len(points) < 2:
         return ""
-    return line_picture(
+    return stem_picture(
         points,
         title="Rows by commit",
         description=f"Rows of the last {len(points)} commits. The list of commits has the numbers.",

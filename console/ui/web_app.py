@@ -249,7 +249,7 @@ def _status(reader: JobReader, links: cells.Links | None) -> dict[str, Any]:
         ),
         (
             "Held back by",
-            "nothing" if held is None else f"{shown_source(held[0]) or '(no source)'} / {held[1]}",
+            "nothing" if held is None else f"{cells.source_name(shown_source(held[0]))} / {held[1]}",
             "",
         ),
         ("Unpublished", f"{health.unpublished:,}", "commits"),

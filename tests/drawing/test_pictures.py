@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from windrow.drawing.axis import Axis, axis_over
-from windrow.drawing.charts import line_picture
+from windrow.drawing.charts import stem_picture
 from windrow.drawing.steps import EmittedWindow, Step, steps_picture
 from windrow.drawing.theme import COLOURS, stylesheet
 from windrow.drawing.timeline import (
@@ -115,11 +115,11 @@ def pictures() -> list[str]:
         windows_picture([span], title=EVIL, description=EVIL, dots=[Dot(1, EVIL)], watermark=3),
         timeline_picture([(span, [Emission(1, t, EVIL) for t in SHAPES])], title=EVIL),
         steps_picture([Step(EVIL, Dot(1, EVIL), 1, [EmittedWindow(0, 9, "late", EVIL, EVIL)])], title=EVIL),
-        line_picture([(0, 1.0), (HOUR, float("nan")), (2 * HOUR, -3.0)], title=EVIL),
+        stem_picture([(0, 1.0), (HOUR, float("nan")), (2 * HOUR, -3.0)], title=EVIL),
         windows_picture([], title=EVIL),
         timeline_picture([], title=EVIL),
         steps_picture([], title=EVIL),
-        line_picture([], title=EVIL),
+        stem_picture([], title=EVIL),
     ]
 
 
