@@ -1,7 +1,7 @@
 """The page of a job with 100,000 keys: when it is ready, what many readers wait, what it costs server and job, and its memory.
 
 The job runs here, `windrow ui` in a process of its own. `page` requests whole documents by HTTP; `page-memory` opens a tab
-of Chromium, which follows the job.
+of Chromium, which follows the job. Nothing is attached to the tab before the end: developer tools keep each answer.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import sync_playwright
 
 import windrow as wr
-from tests.console.ui.chromium import chromium
+from tests.console.ui.chromium import CHROMIUM, SWITCHES
 
 from .harness import Context, Row, median, scratch
 
@@ -76,13 +77,11 @@ def page_memory(context: Context) -> list[Row]:
     """Return the memory of server and tab at each tenth of many commits."""
     keys, commits = (5_000, 100) if context.quick else (KEYS, context.commits or COMMITS)
     rows, asks = list[Row](), 0
-    sizes: dict[str, list[float]] = {"server": [], "tab": [], "objects of its script": []}
+    sizes: dict[str, list[float]] = {"server": [], "tab": []}
     with scratch() as folder, COUNTS.open(f"{folder}/job") as job:
         commit(job, keys)
-        with served(f"{folder}/job") as (process, port), chromium() as browser, Events(port) as events:
-            tab = browser.new_page()
-            tab.set_default_timeout(600_000)
-            tab.goto(f"http://127.0.0.1:{port}{TABLE}&order=key")
+        with served(f"{folder}/job") as (process, port), Events(port) as events:
+            tab = Tab(f"http://127.0.0.1:{port}{TABLE}&order=key", f"{folder}/chromium")
             for tenth in range(1, 11):
                 while job.last_commit < commits // 10 * tenth:
                     commit(job, FEW)
@@ -91,11 +90,9 @@ def page_memory(context: Context) -> list[Row]:
                         asked(port, f"{TABLE}&page={n % 50 + 1}&order={order}")
                 context.step(f"commit {job.last_commit}")
                 events.wait_for(job.last_commit)
-                tab.wait_for_function(SHOWS, arg=job.last_commit)
-                for size, mib in zip(
-                    sizes.values(), (resident_mib(process), *tab_mib(browser, tab)), strict=True
-                ):
+                for size, mib in zip(sizes.values(), (resident_mib(process), tab.mib()), strict=True):
                     size.append(mib)
+            tab.close(SHOWS, job.last_commit)
     for name, size in sizes.items():
         parts = (
             (f"page: memory, {name}, commit {commits // 10 * i:,}", mib) for i, mib in enumerate(size, 1)
@@ -239,13 +236,33 @@ def resident_mib(process: int) -> float:
     return int(line.split()[1]) / 1_024
 
 
-def tab_mib(browser: Browser, tab: Page) -> tuple[float, float]:
-    """Return the memory of the processes that draw tabs, and of the objects of a tab's script after a collection of garbage."""
-    session = tab.context.new_cdp_session(tab)
-    session.send("HeapProfiler.collectGarbage")
-    used = session.send("Runtime.getHeapUsage")["usedSize"]
-    session.detach()
-    whole = browser.new_browser_cdp_session()
-    processes = whole.send("SystemInfo.getProcessInfo")["processInfo"]
-    whole.detach()
-    return sum(resident_mib(p["id"]) for p in processes if p["type"] == "renderer"), used / (1 << 20)
+class Tab:
+    """A tab of a browser without a window, to which nothing is attached."""
+
+    def __init__(self, address: str, folder: str) -> None:
+        silent, self._folder = subprocess.DEVNULL, folder
+        switches = [f"--user-data-dir={folder}", "--headless=new", "--remote-debugging-port=0"]
+        self._browser = subprocess.Popen(
+            [CHROMIUM, *SWITCHES, *switches, address], stdout=silent, stderr=silent
+        )
+
+    def mib(self) -> float:
+        """Return the memory of the processes that draw tabs."""
+        family, found = {self._browser.pid}, 0.0
+        for process in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+                if parent in family:
+                    family.add(process)
+                    if b"--type=renderer" in Path(f"/proc/{process}/cmdline").read_bytes():
+                        found += resident_mib(process)
+        return found
+
+    def close(self, condition: str, argument: int) -> None:
+        """Close it when a condition holds."""
+        port = Path(self._folder, "DevToolsActivePort").read_text().split()[0]
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{port}")
+            browser.contexts[0].pages[0].wait_for_function(condition, arg=argument, timeout=600_000)
+        self._browser.terminate()
+        self._browser.wait()

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from windrow.console import views
 from windrow.console.state import flat, say_explanation
-from windrow.console.text import readable
+from windrow.console.text import long, readable
 from windrow.core.clock import SystemClock
 from windrow.core.errors import ConfigurationError
-from windrow.core.time import instant_us, show_duration, show_instant
+from windrow.core.time import instant_us, show_instant
 from windrow.operators.view import WINDOWS
 from windrow.runners.state import State
 
@@ -176,13 +176,9 @@ def status(state: State) -> str:
     health = views.health(state.look, SystemClock().now_us())
     facts = [state.job, f"commit {state.commit}"]
     if health.age_us is not None:
-        facts.append(f"{_seconds(health.age_us)} ago")
+        facts.append(f"{long(health.age_us)} ago")
     if health.lag_us is not None:
-        facts.append(f"watermark {_seconds(health.lag_us)} behind")
+        facts.append(f"watermark {long(health.lag_us)} behind")
     if health.unpublished:
         facts.append(f"{health.unpublished} unpublished")
     return " · ".join(facts)
-
-
-def _seconds(us: int) -> str:
-    return show_duration(us // 1_000_000 * 1_000_000)

@@ -106,3 +106,15 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def long(us: int | None) -> str:
+    """Format a duration by its two largest units."""
+    if us is None:
+        return ""
+    rest, parts = abs(us) // 1_000_000, []
+    for seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        n, rest = divmod(rest, seconds)
+        if n:
+            parts.append(f"{n:,} {unit}")
+    return ("-" if us < 0 else "") + (" ".join(parts[:2]) or "0 s")

@@ -139,7 +139,7 @@ class TopApp(App[None]):
         self.listing, self.listed, self.seen = listing, view, seen
         self.query_one("#status", Static).update(Text(readable(line)))
         facts = [f"{listing.total:,} rows" if listing.total > len(listing.rows) else ""]
-        facts += [f"contain {query.contains!r}" if query.contains else ""]
+        facts += [f"with {query.contains!r}" if query.contains else ""]
         facts += [f"by {query.order}" if query.order else "", "descending" if query.descending else ""]
         empty = "" if listing.rows else listing.notice or "nothing here"
         shown = " · ".join(fact for fact in (empty, *facts) if fact)

@@ -115,18 +115,6 @@ def time(time_us: int | None) -> str:
     return "" if time_us is None else show_instant(time_us).partition(".")[0].removesuffix("Z")
 
 
-def long(us: int | None) -> str:
-    """Format a duration by its two largest units."""
-    if us is None:
-        return ""
-    rest, parts = abs(us) // 1_000_000, []
-    for seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        n, rest = divmod(rest, seconds)
-        if n:
-            parts.append(f"{n:,} {unit}")
-    return ("-" if us < 0 else "") + (" ".join(parts[:2]) or "0 s")
-
-
 @dataclass(frozen=True)
 class Links:
     """Addresses of the views of one job. kept: parameters that every one of them keeps."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from windrow.console import views
 from windrow.console.state import instant, offsets_of
+from windrow.console.text import long
 from windrow.console.ui.cells import (
     PAYLOAD_CHARACTERS,
     Cell,
@@ -19,7 +20,6 @@ from windrow.console.ui.cells import (
     cell,
     key_from,
     key_parameters,
-    long,
     moment,
     source_name,
     time,

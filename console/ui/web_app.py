@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from windrow.console import views
-from windrow.console.text import readable
+from windrow.console.text import long, readable
 from windrow.console.ui import cells
 from windrow.console.ui.job_reader import JobReader
 from windrow.console.ui.page_models import VIEWS, Content
@@ -239,7 +239,7 @@ def _status(reader: JobReader, links: cells.Links | None) -> dict[str, Any]:
     known = START_OF_TIME_US < health.watermark_us < END_OF_TIME_US
     held = health.held_by
     commits = reader.state.look.state.last_commit
-    age = "" if health.age_us is None else f"{cells.long(health.age_us)} ago"
+    age = "" if health.age_us is None else f"{long(health.age_us)} ago"
     pairs = [
         ("Commit", f"{health.commit:,}" if health.commit else "none yet", age),
         (
@@ -269,7 +269,7 @@ def _status(reader: JobReader, links: cells.Links | None) -> dict[str, Any]:
 
 
 def _lag(us: int) -> str:
-    return f"{cells.long(abs(us))} {'ahead of' if us < 0 else 'behind'} the clock"
+    return f"{long(abs(us))} {'ahead of' if us < 0 else 'behind'} the clock"
 
 
 def _content(reader: JobReader, view: str, parameters: dict[str, str]) -> tuple[Content, dict[str, Any], int]:

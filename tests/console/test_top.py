@@ -113,7 +113,7 @@ def test_slash_finds_o_orders_and_r_reverses(job: Path) -> None:
         await press(pilot, app, "slash", *"Y 08", "enter")
         at = columns_of(app.listing).index("k")
         assert [row[at] for row in shown(app)] == [f"key {n:03}" for n in range(80, 90)]
-        assert "contain 'Y 08'" in notice(app)
+        assert "with 'Y 08'" in notice(app)
         while app.queries["counts windows"].order != "k":
             await press(pilot, app, "o")
         await press(pilot, app, "r")

@@ -9,14 +9,14 @@ from playwright.sync_api import Browser, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 OFF = ("gpu", "background-networking", "component-update", "sync")
+SWITCHES = ["--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in OFF)]
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser without a window."""
-    switches = ["--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in OFF)]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=switches)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
         try:
             yield browser
         finally:
