@@ -248,15 +248,15 @@ class Tab:
 
     def mib(self) -> float:
         """Return the memory of the processes that draw tabs."""
-        family, found = {self._browser.pid}, 0.0
+        family, size = {self._browser.pid}, 0.0
         for process in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
             with suppress(FileNotFoundError, ProcessLookupError):
                 parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
                 if parent in family:
                     family.add(process)
                     if b"--type=renderer" in Path(f"/proc/{process}/cmdline").read_bytes():
-                        found += resident_mib(process)
-        return found
+                        size += resident_mib(process)
+        return size
 
     def close(self, condition: str, argument: int) -> None:
         """Close it when a condition holds."""
