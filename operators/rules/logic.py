@@ -21,7 +21,7 @@ from windrow.core.inputs import Input
 from windrow.core.keys import encode_equal
 from windrow.core.positions import Partition
 from windrow.core.relations import INFINITE_US
-from windrow.core.temporal import Timing
+from windrow.core.temporal import END, Timing
 from windrow.core.time import END_OF_TIME_US
 from windrow.core.types import as_type, concat
 from windrow.operators.rules.chains import PAIRS, Candidates, Joined, Tuples, chains_of, flat
@@ -375,7 +375,11 @@ class RulesOperator(SeveralInputsLogic):
         evaluation = evaluation_of(planned.rule)
         if evaluation is not None:
             table, late = self._evaluations(step, planned, evaluation, table, late)
-        if not planned.rule.facts or (evaluation is not None and planned.timing.subpatterns):
+        if evaluation is not None and planned.timing.subpatterns:  # their moments are yet to come
+            due = combine(table.column(f"{evaluation}.{END}")).to_numpy()
+            self._pending(step, planned).add(step.kv, table, due, step.slice())
+            return
+        if not planned.rule.facts:
             self._complete(step, planned, table, late)
             return
         table = table.append_column(_LATE, pa.array(late))
@@ -424,8 +428,7 @@ class RulesOperator(SeveralInputsLogic):
                 tuples = tuples.take(pa.array(order))
             due = tuples.column(DUE).to_numpy()
         if len(tuples):
-            ids = leaving_ids(planned.name, tuples, list(planned.inputs))
-            tuples = tuples.set_column(tuples.column_names.index(ID), ID, ids)
+            tuples = tuples.append_column(ID, leaving_ids(planned.name, tuples, list(planned.inputs)))
         return tuples.drop_columns([DUE]), due
 
     def _join_late_facts(self, step: RuleStep, planned: Planned, new: Mapping[str, pa.Table]) -> None:

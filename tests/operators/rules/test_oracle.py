@@ -104,8 +104,9 @@ def compare(definition: Any, rows: list[JoinedRow], wanted: list[JoinedRow]) -> 
     assert not apart, f"{definition}\n" + "\n".join(f"{one}\n  {other}" for one, other in apart[:3])
 
 
-@pytest.mark.parametrize("seed", range(usually(4, deep=120)))
+@pytest.mark.parametrize("seed", range(usually(7, deep=66)))
 def test_random_rules_emit_what_the_oracle_says(seed: int) -> None:
+    """About 46 rules for each seed: 300 of them, or 3,000."""
     draw = random.Random(seed)
     for _ in range(25):
         facts = draw.random() < 0.3
