@@ -22,10 +22,14 @@ from windrow.testing import ManualClock
 from .cep import SETTINGS, drools_mean, run
 from .flink import Events, flink, lacking
 from .harness import Context, Row, fresh, median, rate, scratch
+from .sparks import PROVIDERS, SHARDS, end_session, run_to_end, session
+from .spent import all_processes, measured
 
 ROWS, COMMIT, FIRST_MS = 600_000, 20_000, 1_700_000_000_000
 WINDOW_S, HIGH, LOW = 300, 82.5, 71.5
 KEYS = (1, 1_000, 100_000)
+SPARK_ROWS, SPARK_BATCHES, SHARE_OF_PANDAS = 1_200_000, 6, 3
+IN_PANDAS = "transformWithStateInPandas"
 QUIET, QUIET_ROUNDS, SAMPLES = 1_000_000, 15, 100
 LEAST, LEAST_STATUS, SHARE_OF_OVER, MOST_MS, MOST_TO_WEBHOOK_MS = 100_000, 1_000_000, 0.5, 20.0, 50.0
 #: Flink takes a tenth of the samples, Drools as many: both keep all, and judge one at a time.
@@ -42,6 +46,7 @@ def alerts(context: Context) -> list[Row]:
     if shutil.which("mvn") is None:
         context.bar.write("alerts runs without Esper, Drools and Flink: mvn cannot be found")
     found = [row for keys in KEYS for row in _beside_others(context, keys, n)]
+    found += _on_spark(context)
     samples = context.interleave({"windrow": partial(fresh, _status, n)})
     found.append(_least("alerts: the status alone, 1,000 keys", "rows/s", LEAST_STATUS, samples))
     many = QUIET // (10 if context.quick else 1)
@@ -83,6 +88,20 @@ def _quiet_ones(context: Context, many: int) -> Iterator[Row]:
         took, few = (median(samples[side]) for side in sides)
         meets, name = took <= MOST_MS, f"alerts: {what}, {many:,} keys"
         yield Row(name, "ms", took, few, "1,000 keys", few / took, f"aim <= {MOST_MS:g} ms", meets, samples)
+
+
+def _on_spark(context: Context) -> Iterator[Row]:
+    """Samples a second of processor time, of all processes, of streams of Parquet files through two shards."""
+    n = SPARK_ROWS // (10 if context.quick else 1)
+    names = ("windrow", "wr.Over", IN_PANDAS)
+    sides = {name: partial(fresh, _of_spark, name, n) for name in names}
+    samples = context.interleave(sides)
+    ours = median(samples["windrow"])
+    what = f"alerts: mean of five minutes, {KEYS[1]:,} keys, on Spark, batches of {n // SPARK_BATCHES:,}"
+    for side, aim in (("wr.Over", SHARE_OF_OVER), (IN_PANDAS, 20.0)):
+        yield rate(
+            f"{what}, beside {side}", "samples/s", ours, median(samples[side]), side, aim=aim, samples=samples
+        )
 
 
 def _least(what: str, unit: str, least: int, samples: dict[str, list[float]]) -> Row:
@@ -132,16 +151,24 @@ def _alert(keys: int, n: int) -> float:
     """Samples a second; transitions are those of the same in a loop."""
     table = _samples(keys, n)
     speed, rows = _run(_watch(), _cuts(table))
-    cancelled = np.array([status == "CANCEL" for status in rows["status"].to_pylist()])
-    times = _milliseconds(rows["time"])
-    found = np.column_stack([2 * times + cancelled, rows["k"].to_numpy()])
-    _check("windrow", found, table)
+    _check("windrow", _found(rows), table)
     return speed
 
 
+def _found(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Return transitions and their keys: twice the millisecond, and 1 more where one cancels."""
+    if "m" in rows.column_names:
+        return np.column_stack([rows["m"].to_numpy(), rows["k"].to_numpy()])
+    cancelled = np.array([status == "CANCEL" for status in rows["status"].to_pylist()])
+    return np.column_stack([2 * _milliseconds(rows["time"]) + cancelled, rows["k"].to_numpy()])
+
+
+def _mean() -> wr.Over:
+    return wr.Over(by="k", event_time="t", frame=FRAME, agg={"mean": wr.avg("x")}, max_ahead=wr.forever)
+
+
 def _over(keys: int, n: int) -> float:
-    over = wr.Over(by="k", event_time="t", frame=FRAME, agg={"mean": wr.avg("x")}, max_ahead=wr.forever)
-    return _run(over, _cuts(_samples(keys, n)))[0]
+    return _run(_mean(), _cuts(_samples(keys, n)))[0]
 
 
 def _esper(keys: int, n: int) -> float:
@@ -191,6 +218,94 @@ def _flink(keys: int, n: int) -> float:
     return n / spent.cpu
 
 
+# -- on Spark -------------------------------------------------------------------------------------------------------
+
+
+def _of_spark(side: str, n: int) -> float:
+    """Samples a second of a second run. Transitions up to the last sample of each key are those of a plain loop."""
+    from pyspark.sql import functions as F
+
+    table = _samples(KEYS[1], n // (SHARE_OF_PANDAS if side == IN_PANDAS else 1))
+    spark = session()
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS["Spark, RocksDB"])
+    spent = [0.0]
+    for _ in range(2):
+        with scratch() as folder:
+            os.mkdir(f"{folder}/in")
+            size = n // SPARK_BATCHES // SHARDS
+            for first in range(0, len(table), size):
+                pq.write_table(table.slice(first, size), f"{folder}/in/{first:09d}.parquet")
+            schema = spark.read.parquet(f"{folder}/in").schema
+            stream = (
+                spark.readStream.schema(schema).option("maxFilesPerTrigger", SHARDS).parquet(f"{folder}/in")
+            )
+            function = None
+            if side == IN_PANDAS:
+                rows = stream.select("k", (F.unix_micros("t") / 1_000).cast("long").alias("t"), "x")
+                by_key = rows.groupBy("k").transformWithStateInPandas(
+                    _in_pandas(), "m LONG, k LONG", "Update", "None"
+                )
+                writer = by_key.writeStream.outputMode("update").foreachBatch(
+                    partial(_append, f"{folder}/out")
+                )
+            else:
+                definition = _watch() if side == "windrow" else _mean()
+                sink = wr.sinks.parquet(f"{folder}/out")
+                function = definition.foreach_batch(f"{folder}/job", sink=sink, shards=SHARDS)
+                writer = stream.writeStream.foreachBatch(function)
+            with measured(all_processes) as spent_now:
+                run_to_end(writer, function, folder)
+            spent.append(spent_now.cpu)
+            if side != "wr.Over":
+                _check(side, _found(pq.read_table(f"{folder}/out")), table, of_keys=True)
+    end_session()
+    return len(table) / spent[-1]
+
+
+def _append(path: str, rows: Any, number: int) -> None:
+    rows.write.mode("append").parquet(path)
+
+
+def _in_pandas() -> Any:
+    """Return the same alert as a processor of transformWithStateInPandas: a deque of samples, and their sum."""
+    from collections import deque
+
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    window_ms, high, low = 1_000 * WINDOW_S, HIGH, LOW
+
+    class Means(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.state = handle.getValueState("state", "samples BINARY, is_open BOOLEAN")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            former, is_open = self.state.get() or (b"", False)
+            samples = deque(map(tuple, np.frombuffer(former, np.int64).reshape(-1, 2).tolist()))
+            total, moments = sum(x for _, x in samples), []
+            batch = pd.concat(list(rows)).sort_values("t", kind="stable")
+            for t, x in zip(batch["t"].tolist(), batch["x"].tolist(), strict=True):
+                while samples and samples[0][0] + window_ms <= t:
+                    left, value = samples.popleft()
+                    total -= value
+                    mean = total / len(samples) if samples else (low + high) / 2
+                    if mean < low if is_open else mean > high:
+                        moments.append(2 * (left + window_ms) + is_open)
+                        is_open = not is_open
+                samples.append((t, x))
+                total += x
+                mean = total / len(samples)
+                if mean < low if is_open else mean > high:
+                    moments.append(2 * t + is_open)
+                    is_open = not is_open
+            self.state.update((np.array(samples, np.int64).tobytes(), is_open))
+            yield pd.DataFrame({"m": moments, "k": [key[0]] * len(moments)})
+
+        def close(self) -> None: ...
+
+    return Means()
+
+
 def _milliseconds(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     milliseconds: npt.NDArray[np.int64] = times.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
     return milliseconds
@@ -225,12 +340,17 @@ def _check(
     *,
     leaving: bool = True,
     once: bool = False,
+    of_keys: bool = False,
 ) -> None:
     """Compare transitions with those of a plain loop.
 
-    leaving: windows are evaluated as samples leave, too. once: only after all that happens in a millisecond
+    leaving: windows are evaluated as samples leave, too. once: only after all that happens in a millisecond. of_keys: those up
+    to the last sample of each key
     """
     expected, ours = _expected(table, window_s, leaving, once), {(int(a), int(b)) for a, b in found}
+    if of_keys:
+        last = dict(zip(table["k"].to_pylist(), _milliseconds(table["t"]).tolist(), strict=True))
+        expected, ours = ({(m, k) for m, k in of if m // 2 <= last[k]} for of in (expected, ours))
     assert ours == expected, (
         f"{side} has {len(ours):,} transitions, of {len(expected):,} {len(ours & expected):,}"
     )

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import http.client
 import os
+import re
 import smtplib
 import ssl
 import string
@@ -41,6 +42,7 @@ from windrow.operators.operator import Definition
 
 _LOG = get_logger("windrow.sinks")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 30.0
+_VISIBLE = re.compile(r"[!-~]+")
 #: Answers after which the same request may succeed.
 _AGAIN = frozenset({408, 425, 429})
 
@@ -83,6 +85,14 @@ class _Notifying:
 
     def last_commit(self, job: str, operator: str) -> int | None:
         return None
+
+    def check(self, definition: Definition) -> None:
+        """Refuse secrets that are not set, before the first notification."""
+        for name, value in vars(self).items():
+            if name.endswith("_env"):
+                secret(value)
+        if self.undelivered is not None and hasattr(self.undelivered, "check"):
+            self.undelivered.check(definition)
 
     def _each(self, token: Token, panes: PaneFiles, send: Callable[[str, dict[str, Any]], None]) -> None:
         failed: list[int] = []
@@ -141,7 +151,7 @@ class WebhookSink(_Notifying):
         if secret_key is not None:
             signed = hmac.new(secret_key.encode(), body, hashlib.sha256).hexdigest()
             headers["X-Windrow-Signature"] = f"sha256={signed}"
-        parts = urlsplit(url)
+        parts = url_parts(url)
         timeout_s, port = self.timeout_us / 1e6, parts.port
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", port, timeout=timeout_s)
@@ -214,8 +224,8 @@ class EmailSink(_Notifying):
 class _Template(string.Formatter):
     """Template over the columns of a row. A null or missing value is empty; no value makes a template fail."""
 
-    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        return kwargs.get(str(key))
+    def get_field(self, field_name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        return kwargs.get(field_name), field_name
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if value is None:
@@ -293,6 +303,49 @@ def common(timeout: Duration, attempts: int, undelivered: Any) -> tuple[int, int
         raise ConfigurationError(f"timeout={show_duration(timeout_us)!r}: use more than 0")
     check.number(attempts, "attempts", "use a number of attempts, 1 or more", least=1)
     return timeout_us, attempts, undelivered
+
+
+def url_parts(url: str) -> SplitResult:
+    """Check the URL of a receiver, and return its parts. It may hold a secret: no error shows it."""
+    try:
+        parts = urlsplit(url)
+        if (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and _VISIBLE.fullmatch(url)
+        ):
+            return parts
+    except ValueError:  # of a port
+        pass
+    raise ConfigurationError(
+        "webhook: the URL is none: use http://host:port/path or https://host/path, without spaces"
+    )
+
+
+def check_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Check headers of requests."""
+    for name, value in headers.items():
+        if not (
+            isinstance(value, str)
+            and _VISIBLE.fullmatch(name)
+            and _VISIBLE.fullmatch(f"-{value.replace(' ', '')}")
+        ):
+            raise ConfigurationError(
+                f"headers: {name!r} has a value that no request can have: use text of ASCII, in one line"
+            )
+    return tuple(headers.items())
+
+
+def check_mail(sink: EmailSink) -> EmailSink:
+    """Check that a sink makes mails: its sender and its templates."""
+    try:
+        sink.message("key", {})
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{sink!r}: {error}; use sender='ops@example.org', subject='{{status}}: {{mean:.1f}}'"
+        ) from None
+    return sink
 
 
 def addresses(to: str | Sequence[str]) -> tuple[str, ...]:

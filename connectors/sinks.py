@@ -270,10 +270,10 @@ def webhook(
         raise ConfigurationError(
             "webhook: give url=, or url_env=, the name of an environment variable that has it"
         )
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise ConfigurationError("webhook: url= begins with http:// or https://")
+    if url is not None:
+        notifications.url_parts(url)
     shared = notifications.common(timeout, attempts, _sink_or_none(undelivered))
-    return WebhookSink(*shared, url, url_env, secret_env, tuple((headers or {}).items()))
+    return WebhookSink(*shared, url, url_env, secret_env, notifications.check_headers(headers or {}))
 
 
 def email(
@@ -308,7 +308,8 @@ def email(
     check.number(port, "port", "use a port", least=1)
     shared = notifications.common(timeout, attempts, _sink_or_none(undelivered))
     login = (user_env, password_env, check.flag(starttls, "starttls"))
-    return EmailSink(*shared, notifications.addresses(to), server, port, sender, subject, body, *login)
+    to = notifications.addresses(to)
+    return notifications.check_mail(EmailSink(*shared, to, server, port, sender, subject, body, *login))
 
 
 def _sink_or_none(sink: Any) -> Sink | None:

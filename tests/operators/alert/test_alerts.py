@@ -174,6 +174,19 @@ def test_what_leaves_a_window_of_history_alone_causes_no_evaluation_and_what_lea
     ]
 
 
+def test_a_first_message_that_changes_no_window_of_history_begins_its_key() -> None:
+    """It is older than all of a full window. (Found by the simulator: the oracle went on loading history.)"""
+    definition = alert(frame=2, when=wr.col("samples") > 0, evaluate=wr.every("1 second"), **PAST)
+    with driven(definition) as driver:
+        driver.feed(messages([1, 1], [5, 6]), input="past")
+        driver.feed(messages([1], [3]), input="live")
+        driver.feed(messages([1], [7]), input="past")
+        driver.advance_clock(S)
+        driver.timeout()
+        assert rows(driver, "cause", "status", "time") == [("evaluate", "OPEN", 6.0)]
+        assert [letter.reason for letter in driver.dead_letters()] == ["too_late"]
+
+
 def test_a_backtest_begins_with_history() -> None:
     definition = alert(frame="1 hour", agg={"n": wr.count()}, when=wr.col("n") > 3, **PAST)
     past, live = messages([1, 1, 1], [-3, -2, -1]), messages([1, 1])
