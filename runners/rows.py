@@ -229,8 +229,8 @@ class _Columns:
         if name not in self._named and not self._needs.whole:
             # It is looked at no more, but in a dead letter.
             return array if array is not None else pa.array([_text(v) for v in values], pa.string())
-        if array is None or pa.types.is_integer(array.type):
-            array = _whole_numbers(values, known.type) or array
+        if array is None or pa.types.is_integer(array.type) or pa.types.is_map(known.type):
+            array = _in_type(values, known.type) or array
         placed = array is not None and without_place(array.type) is None
         column = brought(array, known, self._others(name)) if placed else None
         if column is not None and not column.misfits and self._refusal(column.field) is None:
@@ -272,8 +272,8 @@ class _Columns:
         known = self._fields[name]
         of_text = is_text(known.type) and isinstance(value, bytes)
         array = fit([value], known.type).array if of_text else read([value])
-        if array is None or pa.types.is_integer(array.type):
-            array = _whole_numbers([value], known.type) or array
+        if array is None or pa.types.is_integer(array.type) or pa.types.is_map(known.type):
+            array = _in_type([value], known.type) or array
         if array is None or without_place(array.type) or (of_text and array.null_count):
             return f"which {'cannot be read' if pa.types.is_null(known.type) else f'is no {known.type}'}"
         column = brought(array, known, self._others(name))
@@ -334,9 +334,12 @@ class _Columns:
             self.wrong[row] = why
 
 
-def _whole_numbers(values: list[Any], kind: pa.DataType) -> pa.Array | None:
-    """Return whole numbers in the column's type, of more digits than Arrow reads; None if one is none of that type."""
-    if not (pa.types.is_decimal(kind) or kind == pa.uint64()):
+def _in_type(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return values in the column's type where Arrow reads none as such: maps, and whole numbers of many digits.
+
+    None if one is none of that type.
+    """
+    if not (pa.types.is_decimal(kind) or kind == pa.uint64() or pa.types.is_map(kind)):
         return None
     fitted = fit(values, kind)
     return None if fitted.misfits else fitted.array

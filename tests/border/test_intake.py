@@ -253,3 +253,16 @@ def test_text_in_any_encoding_is_an_event_time(tmp_path: Path, kind: pa.DataType
         op.drain()
         assert [pane["n"] for pane in op.get_result()] == [1]
         assert [letter.reason for letter in op.dead_letters()] == ["malformed"] * 2
+
+
+def test_a_declared_map_takes_objects_and_pairs_that_it_holds(tmp_path: Path) -> None:
+    kept = wr.JoinWindow(event_time="t", window=wr.tumbling("1 hour"), retention="1 day")
+    values = [{"a": 1}, [("a", 1), ("b", None)], {}, [], None, {"a": 1.5}, {1: 1}, [["a"]]]
+    schema = pa.schema({"t": pa.timestamp("us", "UTC"), "v": pa.map_(pa.string(), pa.int64())})
+    held = [[("a", 1)], [("a", 1), ("b", None)], [], [], None, None, None, None]
+    for name, parts in (("one", [[v] for v in values]), ("all", [values])):
+        with kept.open(str(tmp_path / name), schema=schema) as op:
+            for part in parts:
+                op.add_messages([{"t": 0, "v": v} for v in part])
+            assert [row["v"] for row in op.get_result()] == held
+            assert op.counters["nulled"] == 3
