@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,13 @@ import pyarrow.compute as pc
 from windrow.core.arrays import IntArray
 from windrow.core.errors import ConfigurationError
 from windrow.operators.steps.columns import END, START
-from windrow.operators.view import StoredTable
+from windrow.operators.view import StoredTable, View
+from windrow.stores.kv import Batch
 
 #: Orders that every table has: its own, which is by time; and by key.
 START_ORDER, KEY_ORDER = "start", "key"
+#: Windows that are kept in memory are read anew after more commits without a look at them, or more bytes.
+MOST_FOLLOWED, FOLLOWED_BYTES = 64, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,45 @@ class Page:
     rows: pa.Table
     total: int
     after: int
+
+
+class KeptWindows:
+    """Windows of operators that stay in memory between queries, and the changes since. A query then reads what changed."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, Any]] = {}
+        self._changes: dict[int, Sequence[Batch]] = {}
+        self._bytes = 0
+
+    def __contains__(self, operator: str) -> bool:
+        return operator in self._kept
+
+    def note(self, since: int, changes: Sequence[Batch]) -> None:
+        """Note the changes of each shard since a commit. After many, windows are forgotten: nobody may look at them again."""
+        if not self._kept:
+            return
+        self._changes[since] = changes
+        self._bytes += sum(batch.nbytes for batch in changes)
+        if len(self._changes) > MOST_FOLLOWED or self._bytes > FOLLOWED_BYTES:
+            self._kept, self._changes, self._bytes = {}, {}, 0
+
+    def keep(self, operator: str, view: View, commit: int, staged: Sequence[Batch] = ()) -> None:
+        """Give a view the windows that are kept, brought to a commit, or all to keep. staged: changes of each shard after it"""
+        since, before = self._kept.get(operator, (commit, None))
+        later = before is not None and (since < commit or any(map(len, staged)))
+        changes = [Batch() for _ in view.stores] if later else []
+        noted = [batches for number, batches in self._changes.items() if number >= since]
+        for batches in (*noted, staged):
+            for change, batch in zip(changes, batches, strict=False):
+                change.extend(batch)
+        kept = view.kept(before, changes)
+        if kept is None:
+            self._kept.pop(operator, None)
+            return
+        self._kept[operator] = commit, kept
+        oldest = min(number for number, _ in self._kept.values())
+        self._changes = {number: batches for number, batches in self._changes.items() if number >= oldest}
+        self._bytes = sum(batch.nbytes for batches in self._changes.values() for batch in batches)
 
 
 def page_of(

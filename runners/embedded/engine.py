@@ -32,6 +32,7 @@ from windrow.operators.steps.watermarks import advanced, watermark_of
 from windrow.runners.embedded.positions import NOTHING, Passed, extent
 from windrow.runners.embedded.results import Unflushed
 from windrow.runners.embedded.step_transaction import Attempt, Staged, Whole, ingested
+from windrow.runners.paging import KeptWindows
 from windrow.runners.publishing import Publisher, sinks_of
 from windrow.runners.replay import replayable
 from windrow.runners.telemetry import Stages, Telemetry
@@ -134,6 +135,7 @@ class Engine:
     def _begin(self) -> None:
         """Publish what was emitted last; then the engine accepts steps."""
         self._last_snapshot = snapshot_at(self.job.folders, 0)
+        self.kept = KeptWindows()
         self.staged = self.stage(None)
         self.staged.advanced_us = self.read(lambda: self.logic.progress(self.shard.kv)).now_us
         self._bring_back()
@@ -356,6 +358,7 @@ class Engine:
                 counters=staged.counters,
                 meta=staged.meta(now_us, filing),
             )
+            self.kept.note(number - 1, [changes])
             try:
                 self.shard.apply(number, changes, record)
             except StoreDamaged:

@@ -265,10 +265,14 @@ class Embedded(Queries):
         after: so many rows are left out before the page
         contains: only rows of which some value contains this text
 
-        The table is read each time, as every message may change it.
+        Windows are read once, and kept: after that those that changed are read. Other tables are read each time.
         """
 
         def read(view: View) -> Page:
+            if table == WINDOWS and key is None:
+                engine = self.engine
+                staged = [engine.staged.overlay.batch]
+                engine.kept.keep(view.definition.name, view, engine.job.progress.commit, staged)
             return page_of(
                 view.stored_table(table, Query(key=key, input=input)),
                 view.definition.by,

@@ -34,11 +34,10 @@ from windrow.operators.operator import Definition
 from windrow.operators.steps.dead_letters import SCHEMA as LETTERS
 from windrow.operators.steps.output_columns import STAMP, stamp_us
 from windrow.operators.view import WINDOWS, Query, StoredTable, View, key_of
-from windrow.runners.paging import Page, page_of
+from windrow.runners.paging import FOLLOWED_BYTES, KeptWindows, Page, page_of
 from windrow.runners.queries import Queries, T, letters_of, letters_table
 from windrow.runners.state.definitions import Definitions
 from windrow.runners.state.explain import Explainer, Explanation
-from windrow.stores.kv import Batch
 from windrow.stores.temp_dirs import make_scratch, remove_scratch
 
 DEAD_SCHEMA = pa.schema([*LETTERS, ("operator", pa.string()), ("commit", pa.int64())])
@@ -90,10 +89,6 @@ def commits_as_rows(commits: Sequence[Commit]) -> pa.Table:
 
 #: A running job may sweep files while they are read: the reader then looks again, this many times.
 ATTEMPTS = 5
-#: A state that follows a job reads its stores anew when the commits since take more bytes.
-FOLLOWED_BYTES = 64 << 20
-#: Windows that are kept in memory are read anew after more commits without a look at them.
-MOST_FOLLOWED = 64
 
 
 def read_state(
@@ -183,8 +178,7 @@ class State(Queries):
     def _look(self) -> None:
         self._scratch = make_scratch("read")
         self._stored: dict[tuple[str, str, str | None], StoredTable] = {}
-        self._kept: dict[str, tuple[int, Any]] = {}
-        self._followed: dict[int, list[Batch]] = {}
+        self._kept = KeptWindows()
         self.look = seen = job_admin.look(self._path, self._transport)
         self._folders = BorrowedFolders(seen.folders.location, os.path.join(self._scratch, "fetched"))
         self._known = {c.commit: c for c in seen.log.commits()}
@@ -264,11 +258,7 @@ class State(Queries):
         self._known = {n: c for n, c in self._known.items() if n >= self.look.log.first_commit}
         self.look = replace(self.look, epoch=seen.epoch, state=seen)
         self._dead_letters = letters_kept(seen.summary, self._known.values())
-        if self._kept:
-            self._followed[self.commit] = changes
-            if len(self._followed) > MOST_FOLLOWED:
-                self._kept.clear()
-                self._followed.clear()
+        self._kept.note(self.commit, changes)
         self.commit = max(known)
         self._stored.clear()
         return True
@@ -416,7 +406,7 @@ class State(Queries):
             def read() -> StoredTable:
                 view = self._view(definition.name)
                 if whole and table == WINDOWS and definition.name not in self._kept:
-                    self._keep(definition.name, view)
+                    self._kept.keep(definition.name, view, self.commit)
                 return view.stored_table(table, query)
 
             stored = self._read(read)
@@ -548,24 +538,8 @@ class State(Queries):
         """Return the view of an operator, over all shards that are open; windows that it keeps are brought to this commit."""
         view = self._definitions.of(name).logic().view([v.kv for v in self._views], self.watermarks[name])
         if name in self._kept:
-            self._keep(name, view)
+            self._kept.keep(name, view, self.commit)
         return view
-
-    def _keep(self, name: str, view: View) -> None:
-        """Keep the windows of an operator in memory, or bring those that are kept to this commit."""
-        commit, before = self._kept.get(name, (self.commit, None))
-        changes = [Batch() for _ in self._views] if commit < self.commit else []
-        for since, batches in self._followed.items():
-            for change, batch in zip(changes, batches, strict=False):
-                if since >= commit:
-                    change.extend(batch)
-        kept = view.kept(before, changes)
-        if kept is None:
-            self._kept.pop(name, None)
-            return
-        self._kept[name] = self.commit, kept
-        oldest = min(commit for commit, _ in self._kept.values())
-        self._followed = {since: batches for since, batches in self._followed.items() if since >= oldest}
 
     # -- life -------------------------------------------------------------------------------------------------------
 

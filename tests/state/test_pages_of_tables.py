@@ -189,10 +189,14 @@ def test_windows_that_are_kept_in_memory_are_as_windows_read_anew(name: str, tmp
         with wr.read_state(location) as state:
             for commit in range(16):
                 op.add_messages([*_drawn(draw, commit)])
+                if draw.random() < 0.7:  # of steps that are not committed
+                    table = op._ask("windows", None, None, lambda view: view.windows_table(Query()))
+                    assert op.page(limit=10_000).rows.equals(table), commit
                 op.flush()
                 state.refresh()
                 if draw.random() < 0.7:
                     rows = state.page("windows", limit=10_000).rows
+                    assert op.page(limit=10_000).rows.equals(rows), commit
                     with wr.read_state(location) as anew:
                         assert rows.equals(anew.windows_table()), commit
                         by = state.definition().by
