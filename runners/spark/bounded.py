@@ -13,6 +13,7 @@ from windrow.core.errors import ConfigurationError
 from windrow.operators.operator import Definition
 from windrow.runners.spark.batch import BatchFunction
 from windrow.runners.spark.inputs import check_one, frame_of, one_way, together
+from windrow.runners.spark.sinks import rows_of_files
 from windrow.stores.temp_dirs import make_scratch
 
 
@@ -55,4 +56,4 @@ def rows_of(batch: BatchFunction, df: DataFrame, operator: str) -> DataFrame:
     batch.close()
     if not files:
         return df.sparkSession.createDataFrame([], batch.pane_schema(df, operator))
-    return df.sparkSession.read.parquet(*files)
+    return rows_of_files(df.sparkSession, files)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from windrow.connectors.pane_files import PaneFiles, Sink
 from windrow.connectors.sinks import CallbackSink, as_sink
 from windrow.core.errors import SparkUnsupported
 from windrow.core.messages import Token
+from windrow.core.sql import quoted
+from windrow.core.time import TIME_UNITS
+
+
+def rows_of_files(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    """Return the rows of pane files. Parquet has no durations: Spark would read their numbers."""
+    rows = spark.read.parquet(*files)
+    intervals = {}
+    for field in pq.read_schema(files[0]):
+        if pa.types.is_duration(field.type):
+            many, each_us = TIME_UNITS[field.type.unit]
+            us = f"timestamp_micros({quoted(field.name)} * {each_us} DIV {many})"
+            intervals[field.name] = F.expr(f"{us} - timestamp_micros(0)")
+    return rows.withColumns(intervals) if intervals else rows
 
 
 class DataFrameSink:
@@ -28,7 +45,7 @@ class DataFrameSink:
         )
 
     def publish_frame(self, spark: SparkSession, token: Token, panes: PaneFiles) -> None:
-        self.function(spark.read.parquet(*panes.files), token)
+        self.function(rows_of_files(spark, panes.files), token)
 
     def last_commit(self, job: str, operator: str) -> int | None:
         return None

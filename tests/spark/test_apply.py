@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -67,3 +68,11 @@ def test_integers_are_times_in_the_unit_that_is_given(spark: Any, unit: Any, eac
     rows = [("a", 100 * each + 1), ("a", 109 * each), ("a", -5 * each - 1), ("b", 2**63 - 1)]
     told = definition.apply(spark.createDataFrame(rows, "k string, t bigint")).collect()
     assert sorted((r["window"]["start"].timestamp(), r["n"]) for r in told) == [(-10.0, 1), (100.0, 2)]
+
+
+def test_durations_are_intervals_of_spark(spark: Any) -> None:
+    rows = [("a", at(1), timedelta(seconds=90, microseconds=1)), ("a", at(2), timedelta(days=-1))]
+    df = spark.createDataFrame(rows, "k string, t timestamp, v interval day to second")
+    panes = define({"a.`b": wr.max("v"), "last": wr.last("v")}, emit=wr.Emit()).apply(df)
+    [pane] = panes.collect()
+    assert (pane["a.`b"], pane["last"]) == (rows[0][2], rows[1][2])
