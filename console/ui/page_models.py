@@ -38,6 +38,8 @@ ROWS, COMMITS, LETTERS = 50, 100, 50
 #: So many operators have the newest rows of a table on the overview, so many.
 PREVIEWS, PREVIEW = 3, 8
 PANES = "panes"
+#: A number in an address has at most so many digits.
+DIGITS = 12
 Parameters = Mapping[str, str]
 
 
@@ -117,7 +119,7 @@ def _preview(state: State, row: views.OperatorRow, links: Links) -> dict[str, An
 def commits(state: State, links: Links, parameters: Parameters) -> Content:
     """Return commits, newest first, with rows, lag and duration."""
     rows = views.commits(state)
-    page, after = _number(parameters, "page", 1), 0
+    page, after = number_in(parameters, "page", 1), 0
     after = (page - 1) * COMMITS
     page_rows = rows[after : after + COMMITS]
     lines = [
@@ -201,7 +203,7 @@ def table(state: State, links: Links, parameters: Parameters) -> Content:
     order, descending = parameters.get("order", "start"), parameters.get("down") == "1"
     if name == PANES and "order" not in parameters:
         descending = True  # the newest first
-    page, contains = _number(parameters, "page", 1), parameters.get("contains") or None
+    page, contains = number_in(parameters, "page", 1), parameters.get("contains") or None
     key = None if name == PANES else key_from(parameters, state.key_types(operator, input, name))
     found = _page(state, operator, name, input, key, order, descending, (page - 1) * ROWS, contains)
     by = state.definition(operator).by
@@ -319,10 +321,10 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _number(parameters: Parameters, name: str, default: int) -> int:
+def number_in(parameters: Parameters, name: str, default: int) -> int:
     """Return a positive number of the address."""
     text = parameters.get(name, str(default))
-    if not text.isdecimal() or not 0 < int(text) < 1 << 40:
+    if not text.isdecimal() or len(text) > DIGITS or int(text) == 0:
         raise ConfigurationError(f"{name}={text!r}: write a number from 1 on")
     return int(text)
 
@@ -494,7 +496,7 @@ def _range(window: Mapping[str, Any]) -> str:
 def dead_letters(state: State, links: Links, parameters: Parameters) -> Content:
     """Return dead letters by reason, the newest first, with payload."""
     by_reason = views.dead_letters(state)
-    wanted, page = parameters.get("reason"), _number(parameters, "page", 1)
+    wanted, page = parameters.get("reason"), number_in(parameters, "page", 1)
     if wanted is not None and wanted not in by_reason and by_reason:
         raise ConfigurationError(f"reason {wanted!r} is none of {list(by_reason)}")
     reason = wanted if wanted is not None else next(iter(by_reason), None)

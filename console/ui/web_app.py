@@ -26,7 +26,7 @@ from windrow.console import views
 from windrow.console.text import long, readable
 from windrow.console.ui import cells
 from windrow.console.ui.job_reader import JobReader
-from windrow.console.ui.page_models import VIEWS, Content
+from windrow.console.ui.page_models import VIEWS, Content, number_in
 from windrow.core.errors import WindrowError
 from windrow.core.positions import shown_source
 from windrow.core.show import json_text
@@ -274,8 +274,11 @@ def _lag(us: int) -> str:
 
 def _content(reader: JobReader, view: str, parameters: dict[str, str]) -> tuple[Content, dict[str, Any], int]:
     """Return a view, its frame, and the status of the answer."""
-    as_of = parameters.get("as_of")
-    commit = int(as_of) if as_of is not None and as_of.isdecimal() else None
+    commit, wrong = None, None
+    try:
+        commit = number_in(parameters, "as_of", 1) if "as_of" in parameters else None
+    except WindrowError as error:
+        wrong = error
     links = cells.Links(reader.name, {} if commit is None else {"as_of": commit})
     frame: dict[str, Any] = {
         "job": reader.name,
@@ -290,6 +293,8 @@ def _content(reader: JobReader, view: str, parameters: dict[str, str]) -> tuple[
         ),
     }
     try:
+        if wrong is not None:
+            raise wrong
         state = reader.as_of(commit)
         newest = reader.as_of(None)
         readable_commits = newest.readable_commits()
