@@ -324,8 +324,9 @@ class Verbs(Definition, metaclass=_Shown):
         dead_letters: a sink of the dead letters, as in `open`
         frames: the frames, each as an argument by the name of its input
 
-        Returns an Arrow table of the rows, with the column `emitted_at`: `now` of their commit. It runs an open job, in
-        memory: with the same commits, a backtest returns the rows that the live job emitted.
+        Returns an Arrow table of the rows, with the column `emitted_at`: `now` of their commit, null where
+        only the end of event time emits them. It runs an open job, in memory: with the same commits, a backtest returns the
+        rows that the live job emitted.
 
         >>> import windrow as wr
         >>> counts = wr.Aggregate(event_time="t", window=wr.tumbling("1 hour"), retention="1 day", agg={"n": wr.count()})

@@ -1,12 +1,17 @@
-"""Reasons of matches: the messages of a row, each constraint with its numbers, the range of an absence; and why there is no "
-"row."""
+"""Reasons of matches: the messages of a row, each constraint with its numbers, the range of an absence; and why there is no
+row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from windrow.core.errors import ConfigurationError
 from windrow.core.messages import Position, StoredMessage
@@ -17,7 +22,8 @@ from windrow.operators.rules.chains import Candidates
 from windrow.operators.rules.definition import MESSAGES, RULE, RulesDefinition
 from windrow.operators.rules.patterns import Pattern, Rule
 from windrow.operators.rules.timings import timing_of
-from windrow.operators.steps.columns import POSITION_COLUMNS
+from windrow.operators.steps.columns import OFFSET, POSITION_COLUMNS
+from windrow.stores.event_log import TIME
 from windrow.stores.kv import KV
 
 
@@ -28,6 +34,8 @@ class Keeping(Protocol):
 
     def kept_events(self, kv: KV, name: str) -> Candidates | None: ...
 
+    def pending_tuples(self, kv: KV) -> Iterator[tuple[str, str, pa.Table]]: ...
+
 
 class Event(NamedTuple):
     """A message that is kept: its columns, both ends, and the patterns that take it."""
@@ -37,6 +45,15 @@ class Event(NamedTuple):
     start_us: int
     end_us: int
     takes: frozenset[tuple[str, str]]
+
+
+class Pending(NamedTuple):
+    """A tuple that waits, for a "deadline" or for "facts": its messages by binding, and its partition."""
+
+    waits_for: str
+    deadline_us: int
+    bound: dict[str, Event]
+    key: list[Any]
 
 
 class Reasons:
@@ -138,7 +155,9 @@ class Reasons:
         bound: Mapping[str, Event],
     ) -> str:
         """Write the range in which messages of a sub-pattern would have been, and how many are there."""
-        low, high = _range(binding, timing, bound)
+        low, high, unknown = _range(binding, timing, bound)
+        if unknown:
+            return f"{pattern.input}: the range is not known, {' and '.join(unknown)} no longer kept"
         input = self._inputs[pattern.input]
         keys = dict(zip(self._definition.keys(input), (row[key] for key in self._definition.by), strict=True))
         own = [e for e in self.kept(pattern.input) if all(e.payload.get(k) == v for k, v in keys.items())]
@@ -163,34 +182,69 @@ class Reasons:
         if not rules or not offsets:
             names = sorted({b for r in self._definition.rules.values() for b in r.events})
             raise ConfigurationError(
-                f"no rule has the event patterns {sorted(offsets)}: name some of {names}, as order=17"
+                f"no rule has the event patterns {sorted(offsets)}: name some of {names}, as order=17; an absence has no "
+                "message of its own"
             )
         return [line for name, rule in rules.items() for line in self._why_not(name, rule, offsets)]
 
     def _why_not(self, name: str, rule: Rule, offsets: Mapping[str, int]) -> Iterator[str]:
-        bound: dict[str, Event] = {}
         yield name
+        waiting = list(islice(self._pending(name, rule, offsets), 5))
+        for one in waiting:
+            yield f"  waits for its {one.waits_for}: decided once the watermark is past {_moment(one.deadline_us)}"
+            yield from self._others(name, rule, one.bound, one.key)
+        if waiting:
+            return
+        bound: dict[str, Event] = {}
         for binding, offset in offsets.items():
             pattern = rule.when[binding]
             found = [e for e in self.kept(pattern.input) if e.position.offset == offset]
             if not found:
-                yield f"  {binding}: offset {offset} of {pattern.input!r} is not kept"
+                yield (
+                    f"  {binding}: offset {offset} of {pattern.input!r} is not kept, and no match of it waits: it is decided, "
+                    "or has not come"
+                )
                 return
             if (name, binding) not in found[0].takes:
                 yield f"  {binding}: its condition is not true: {pattern.where}"
                 return
             bound[binding] = found[0]
+        binding, event = next(iter(bound.items()))
+        keys = self._definition.keys(self._inputs[rule.when[binding].input])
+        yield from self._others(name, rule, bound, [event.payload.get(k) for k in keys])
+
+    def _pending(self, name: str, rule: Rule, offsets: Mapping[str, int]) -> Iterator[Pending]:
+        """Yield the tuples of a rule that wait, and have these messages."""
+        for kv in self._stores:
+            for of_rule, waits_for, tuples in self._logic.pending_tuples(kv):
+                if of_rule != name:
+                    continue
+                bindings = [b for b in rule.events if f"{b}.{OFFSET}" in tuples.column_names]
+                if not set(offsets) <= set(bindings):
+                    continue
+                wanted = [pc.equal(tuples.column(f"{b}.{OFFSET}"), offset) for b, offset in offsets.items()]
+                for row in tuples.filter(reduce(pc.and_, wanted)).to_pylist():
+                    bound = {b: self._of_tuple(row, b, rule.when[b].input) for b in bindings}
+                    key = [row[k] for k in self._definition.by]
+                    yield Pending(waits_for, row[TIME], bound, key)
+
+    def _of_tuple(self, row: Mapping[str, Any], binding: str, input: str) -> Event:
+        """Give a message of a tuple, with the columns that the tuple has."""
+        head = f"{binding}."
+        own = {name.removeprefix(head): value for name, value in row.items() if name.startswith(head)}
+        source, *rest = (own.pop(n) for n in POSITION_COLUMNS)
+        position = Position(source.removeprefix(self._inputs[input].source_prefix), *rest)
+        return Event(own, position, own.pop(START), own.pop(END), frozenset())
+
+    def _others(self, name: str, rule: Rule, bound: Mapping[str, Event], key: list[Any]) -> Iterator[str]:
         for binding, pattern in rule.when.items():
             if binding not in bound and pattern.kind in ("event", "absent"):
-                yield from self._stages(name, binding, pattern, rule, bound)
+                yield from self._stages(name, binding, pattern, bound, key)
 
     def _stages(
-        self, name: str, binding: str, pattern: Pattern, rule: Rule, bound: Mapping[str, Event]
+        self, name: str, binding: str, pattern: Pattern, bound: Mapping[str, Event], key: list[Any]
     ) -> Iterator[str]:
         """Write how many messages of a pattern are left after each constraint, up to the first that leaves none."""
-        other = next(iter(bound))
-        keys = self._definition.keys(self._inputs[rule.when[other].input])
-        key = [bound[other].payload.get(k) for k in keys]
         left = self.kept(pattern.input)
         yield f"  {binding}: {len(left)} messages of {pattern.input!r} are kept"
         for label, test in self._tests(name, binding, pattern, bound, key):
@@ -259,16 +313,18 @@ def _holds(binding: str, relation: Relation, bound: Mapping[str, Event]) -> bool
     return kept != relation.negated
 
 
-def _range(binding: str, timing: Timing, bound: Mapping[str, Event]) -> tuple[int, int]:
-    """Compute where the messages of a sub-pattern may end."""
+def _range(binding: str, timing: Timing, bound: Mapping[str, Event]) -> tuple[int, int, list[str]]:
+    """Compute where the messages of a sub-pattern may end: (first, last, the bindings whose message it needs and has not)."""
     matrix = timing.matrices[binding]
-    low, high = -INFINITE_US, INFINITE_US
+    low, high, unknown = -INFINITE_US, INFINITE_US, dict[str, None]()
     for x, down, up in matrix.range([p for p in matrix.points if p.binding != binding], Point(binding, END)):
         value = _value(x, bound)
         if value is not None:
             low = max(low, value + down) if down > -INFINITE_US else low
             high = min(high, value + up) if up < INFINITE_US else high
-    return low, high
+        elif x.binding and x.binding not in bound and (down > -INFINITE_US or up < INFINITE_US):
+            unknown[x.binding] = None
+    return low, high, list(unknown)
 
 
 def _moment(us: int) -> str:

@@ -79,13 +79,13 @@ class InMemoryJob:
         staged.stage(tried)
         return watermark != before_us or not all(result.silent for result in tried.results)
 
-    def commit(self) -> None:
-        """Emit the rows of staged steps, with `now`."""
+    def commit(self, *, drained: bool = False) -> None:
+        """Emit the rows of staged steps, with `now`. drained: only the end of event time emits them, at no time"""
         self.commits += 1
         staged, name = self.staged, self.definition.parts[-1].name
         rows = self.logic.emitted(staged.result, self.commits).get(name)
         if rows is not None:
-            self.rows.append(stamped(rows, self.now_us))
+            self.rows.append(stamped(rows, None if drained else self.now_us))
         dead = pa.concat_tables(staged.dead) if staged.dead else None
         self.result = self.result.then(StepResult(dead=dead, counts=staged.counters))
         self.kv.write(staged.overlay.batch)
@@ -93,14 +93,13 @@ class InMemoryJob:
         self.staged = Staged(Overlay(self.kv), *kept, self.now_us, staged.advanced_us)
 
 
-def stamped(rows: pa.Table, now_us: int) -> pa.Table:
-    """Append the time at which rows are emitted."""
+def stamped(rows: pa.Table, at_us: int | None) -> pa.Table:
+    """Append the time at which rows are emitted; null for none."""
     if EMITTED_AT in rows.column_names:
         raise ReservedColumn(
             f"rows have a column {EMITTED_AT!r}, the name of the one that a backtest adds: rename it"
         )
-    times = pa.array(np.full(len(rows), now_us, dtype=np.int64)).cast(pa.timestamp("us", "UTC"))
-    return rows.append_column(EMITTED_AT, times)
+    return rows.append_column(EMITTED_AT, pa.repeat(pa.scalar(at_us, pa.timestamp("us", "UTC")), len(rows)))
 
 
 def backtest(
@@ -117,7 +116,13 @@ def backtest(
     if period_us <= 0:
         raise BadDuration(f"commits={commits!r}: use a period of more than 0, e.g. '1 second'")
     inputs = {i.name: i for i in definition.inputs}
-    tables = {name: _arrivals(inputs[name], _table_of(frame), arrived) for name, frame in frames.items()}
+    read = {name: _table_of(frame) for name, frame in frames.items()}
+    if arrived is not None and not any(arrived in table.column_names for table in read.values()):
+        raise ConfigurationError(
+            f"arrived={arrived!r}: no frame has this column, their columns are "
+            f"{sorted({c for table in read.values() for c in table.column_names})}: name the time at which messages arrive"
+        )
+    tables = {name: _arrivals(inputs[name], table, arrived) for name, table in read.items()}
     job = InMemoryJob(definition)
     intake = Intake(job, {})
     for number, messages in _periods(tables, period_us, every=_acts_by_now(definition)):
@@ -128,13 +133,13 @@ def backtest(
             job.commit()
     if drain:
         job.advance(to_us=END_OF_TIME_US)
-        job.commit()
+        job.commit(drained=True)
     if job.result.dead is not None:
         sink = None if dead_letters is None else as_sink(dead_letters)
         bury(definition, of_operator(job.result.dead, definition.name), job.result.counts, sink)
     if job.rows:
         return concat(job.rows)
-    return stamped(no_rows(job, intake, {name: table for name, (table, _) in tables.items()}), job.now_us)
+    return stamped(no_rows(job, intake, {name: table for name, (table, _) in tables.items()}), None)
 
 
 def _table_of(frame: Any) -> pa.Table:
@@ -147,6 +152,8 @@ def _arrivals(input: Input, table: pa.Table, arrived: str | None) -> tuple[pa.Ta
     column = input.event_time if arrived is None or arrived not in table.column_names else arrived
     if input.static and column != arrived:
         return table, np.full(len(table), START_OF_TIME_US, dtype=np.int64)
+    if not table.column_names:
+        return table, np.zeros(0, dtype=np.int64)
     if column not in table.column_names:
         raise ConfigurationError(
             f"{input.called} has no column {column!r} that says when its messages arrive: name one, "

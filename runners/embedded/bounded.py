@@ -123,7 +123,7 @@ def no_rows(
             {name: known or pa.schema([]) for name, known in schemas.items()}
         ).empty_table()
     except (UnknownColumn, KeyError):
-        if all(isinstance(frame, pa.Table) for frame in many.values()):
+        if all(isinstance(frame, pa.Table) and frame.column_names for frame in many.values()):
             raise
     return pa.table({})  # messages say their columns, and there are none
 

@@ -96,7 +96,9 @@ def test_a_recorded_job_and_its_backtest_emit_the_same_rows(name: str, tmp_path:
     replayed = definition.backtest(frames if definition.by_input else frames[""], arrived="arrived")
     assert replayed.drop_columns("emitted_at").equals(rows)
     assert len(rows) > (1 if name == "a chain" else 8)
-    assert replayed["emitted_at"].to_pylist() == sorted(replayed["emitted_at"].to_pylist())
+    times = replayed["emitted_at"].to_pylist()
+    live = [time for time in times if time is not None]
+    assert live == sorted(live) and times == live + [None] * (len(times) - len(live))
 
 
 def test_rows_have_the_end_of_the_commit_that_emits_them() -> None:
@@ -108,6 +110,24 @@ def test_rows_have_the_end_of_the_commit_that_emits_them() -> None:
     assert [(str(row["emitted_at"]), row["x"]) for row in rows.to_pylist()] == [
         ("2013-07-01 05:00:15+00:00", 1.0)
     ]
+
+
+def test_rows_that_only_the_end_of_event_time_emits_have_no_time() -> None:
+    rows = count(by=(), emit=wr.Emit.append()).backtest([{"t": "2013-07-01 05:00:01Z", "x": 1.0}])
+    assert [(row["emitted_at"], row["x"]) for row in rows.to_pylist()] == [(None, 1.0)]
+
+
+def test_an_input_without_messages_has_no_arrivals() -> None:
+    lonely = wr.Rules(
+        by="x",
+        inputs=[wr.Input("a", event_time="t"), wr.Input("b", event_time="t")],
+        rules={
+            "no": wr.Rule(when={"a": wr.event("a"), "b": wr.absent("b", time=wr.after("a", 0, "1 second"))})
+        },
+    )
+    rows = lonely.backtest(a=[{"t": "2013-07-01 05:00:01Z", "x": 1.0}], b=[])
+    assert [row["x"] for row in rows.to_pylist()] == [1.0]
+    assert len(count().backtest([])) == 0
 
 
 def test_time_passes_between_messages_where_rows_wait_for_it() -> None:
@@ -168,6 +188,11 @@ def test_frames_without_rows_have_the_columns_of_rows() -> None:
             lambda: count().backtest(pa.table({"x": [1]})),
             e.ConfigurationError,
             ["'t'", "arrived='received_at'", "['x']"],
+        ),
+        (
+            lambda: count().backtest(messages(1, 0), arrived="rcv"),
+            e.ConfigurationError,
+            ["'rcv'", "'t'", "arrive"],
         ),
         (
             lambda: PAIRS.backtest(messages(1, 0)),

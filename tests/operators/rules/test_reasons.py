@@ -102,9 +102,30 @@ def test_what_keeps_a_message_from_a_match_is_named(location: Path) -> None:
         ]
         assert "  bo: its condition is not true: (n > 0)" in state.why_not({"bo": 3})
         assert "  ae: fits 0@2" in state.why_not({"bo": 3})
-        assert state.why_not({"bo": 99})[1] == "  bo: offset 99 of 'orders' is not kept"
+        assert state.why_not({"bo": 99})[1] == (
+            "  bo: offset 99 of 'orders' is not kept, and no match of it waits: it is decided, or has not come"
+        )
         with pytest.raises(e.ConfigurationError, match="order=17"):
             state.why_not({"order": 17})
+
+
+def test_a_match_that_waits_says_until_when_and_what_suppresses_it(tmp_path: Path) -> None:
+    absent = wr.Rule(
+        when={"order": wr.event("orders"), "no": wr.absent("acks", time=wr.after("order", 0, "2 days"))},
+        then={"since": wr.col("order.t")},
+    )
+    inputs = [wr.Input("orders", event_time="t"), wr.Input("acks", event_time="t")]
+    with wr.Rules(by="id", inputs=inputs, rules={"missed": absent}).open(str(tmp_path)) as op:
+        for offset in (0, 1):
+            op.add_message(wr.Message({"id": offset, "t": at(offset)}, wr.Position("o", 0, offset)), "orders")
+        op.add_message(wr.Message({"id": 1, "t": at(3)}, wr.Position("a", 0, 7)), "acks")
+    with wr.read_state(str(tmp_path)) as state:
+        open_, suppressed = state.why_not({"order": 0}), state.why_not({"order": 1})
+        assert open_[1] == "  waits for its deadline: decided once the watermark is past 2013-07-03 05:00Z"
+        assert open_[-1] == "  no: 0 left by the partition"
+        assert suppressed[-1] == "  no: suppressed by 0@7"
+        with pytest.raises(e.ConfigurationError, match="an absence has no message"):
+            state.why_not({"no": 7})
 
 
 def test_the_command_line_explains(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
