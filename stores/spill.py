@@ -234,7 +234,7 @@ class Away:
 
     def __init__(self, tables: list[pa.Table], most: int | None = None) -> None:
         self._tables, self._from, self._most = tables, len(tables), most or SLICE_BYTES
-        self._spill = Spill()
+        self._spill: Spill | None = None
         #: The first piece of each mapping.
         self._runs = list[int]()
 
@@ -244,12 +244,13 @@ class Away:
         fresh = self._tables[at:]
         if sum(table.nbytes for table in fresh) <= self._most:
             return
-        runs.append(self._spill.pieces())
+        spill = self._spill = self._spill or Spill()
+        runs.append(spill.pieces())
         for table in fresh:
-            self._spill.add(table)
-        while len(runs) > 1 and 2 * (self._spill.pieces() - runs[-1]) >= runs[-1] - runs[-2]:
+            spill.add(table)
+        while len(runs) > 1 and 2 * (spill.pieces() - runs[-1]) >= runs[-1] - runs[-2]:
             runs.pop()
-        self._tables[self._from + len(runs) - 1 :] = [self._spill.mapped_from(runs[-1])]
+        self._tables[self._from + len(runs) - 1 :] = [spill.mapped_from(runs[-1])]
 
 
 def _is_constant(column: pa.Array) -> bool:
