@@ -353,7 +353,10 @@ class Join(JoinDefinition, Verbs):
         dead_letter_limit: int = 10_000,
         dead_letter_retention: Duration | Forever | None = None,
     ) -> None:
-        self._set(**normalise_join(**check.arguments(locals())))
+        options = check.arguments(locals())
+        self._set(**normalise_join(**options))
+        shown = {"on": on if isinstance(on, (str, Mapping)) else tuple(on), "where": self.where}
+        self._set(written=self._written({**options, **shown, "scale": self.scale}))
 
 
 @check.suggests

@@ -6,6 +6,7 @@ step, and the retention by size and time; optional the early, full-size and late
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -489,42 +490,46 @@ class AggregateDefinition(Definition):
         return hash(self._identity())
 
     def __repr__(self) -> str:
+        derived = dict(self.makes)
+        return self._call(
+            "Aggregate",
+            by={b: Raw(derived.get(b, repr(b))) for b in self.by} if set(self.by) & set(derived) else self.by,
+            event_time=Raw(derived.get(self.event_time, repr(self.event_time))),
+            watermark=self.watermark,
+            time_zone=self.time_zone,
+            event_time_unit=self.event_time_unit,
+            max_ahead=show_max_ahead(self.max_ahead_us, self.watermark),
+            positions=self.positions,
+            input=self.input_name,
+            where=None if self.where is None else Raw(self.where),
+            deliver=self.deliver,
+        )
+
+    def _call(self, kind: str, **own: Any) -> str:
+        """Return the call that builds it. own: the arguments that only this kind has."""
         retention: Any = self.retention
         if retention == Retention():
             retention = forever
         elif retention == Retention(time_us=retention.time_us):
             retention = show_duration(retention.time_us)
-        lateness = (
-            None
-            if self.allowed_lateness_us == default_lateness(self.retention, self.emit)
-            else self.allowed_lateness_us
-        )
-        derived = dict(self.makes)
-        return call(
-            "Aggregate",
-            by={b: Raw(derived.get(b, repr(b))) for b in self.by} if set(self.by) & set(derived) else self.by,
-            event_time=Raw(derived.get(self.event_time, repr(self.event_time))),
-            window=self.window,
-            agg=dict(self.agg),
-            retention=retention,
-            watermark=self.watermark,
-            allowed_lateness=None if lateness is None else show_duration(lateness),
-            emit=None if self.emit == Emit() else self.emit,
-            name=None if self.name == "aggregate" else self.name,
-            null_keys=None if self.null_keys == "group" else self.null_keys,
-            time_zone=self.time_zone,
-            event_time_unit=self.event_time_unit,
-            max_ahead=show_max_ahead(self.max_ahead_us, self.watermark),
-            scale=self.scale,
-            integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
-            positions=self.positions,
-            ids=self.ids,
-            dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
-            dead_letter_retention=show_letters(self.dead_letter_retention_us),
-            input=self.input_name,
-            where=None if self.where is None else Raw(self.where),
-            deliver=self.deliver,
-        )
+        unsaid = self.allowed_lateness_us == default_lateness(self.retention, self.emit)
+        shown = {
+            "window": self.window,
+            "agg": dict(self.agg),
+            "retention": retention,
+            "allowed_lateness": None if unsaid else show_duration(self.allowed_lateness_us),
+            "emit": None if self.emit == Emit() else self.emit,
+            "name": None if self.name == kind.lower() else self.name,
+            "null_keys": None if self.null_keys == "group" else self.null_keys,
+            "scale": self.scale,
+            "integer_overflow": None if self.integer_overflow == "dead_letter" else self.integer_overflow,
+            "ids": self.ids,
+            "dead_letter_limit": None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
+            "dead_letter_retention": show_letters(self.dead_letter_retention_us),
+        }
+        values = shown | own
+        order = dict.fromkeys([*inspect.signature(type(self)).parameters, *values])
+        return call(kind, **{name: values[name] for name in order if name in values})
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {f.name: getattr(self, f.name) for f in fields(self)}

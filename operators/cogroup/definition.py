@@ -16,15 +16,13 @@ from windrow.core.emit import Emit
 from windrow.core.errors import BadAggregate, BadWatermark, BadWindow, ConfigurationError, ReservedColumn
 from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
-from windrow.core.policy import Forever, Retention, bounded, forever, show_letters
+from windrow.core.policy import Forever, Retention, bounded, forever
 from windrow.core.positions import Ids
-from windrow.core.show import call
-from windrow.core.time import START_OF_TIME_US, Duration, show_duration
+from windrow.core.time import START_OF_TIME_US, Duration
 from windrow.core.windows import Inherited, Session, WindowSpec
 from windrow.operators.aggregate.definition import (
     AggregateDefinition,
     NullKeys,
-    default_lateness,
     needs_messages,
 )
 from windrow.operators.aggregate.validation import normalise
@@ -252,29 +250,7 @@ class CoGroupDefinition(NamedInputs, AggregateDefinition):
         return delivering(CoGroupOperator(self))
 
     def __repr__(self) -> str:
-        retention: Any = self.retention
-        if retention == Retention():
-            retention = forever
-        elif retention == Retention(time_us=retention.time_us):
-            retention = show_duration(retention.time_us)
-        unsaid = self.allowed_lateness_us == default_lateness(self.retention, self.emit)
-        return call(
-            "CoGroup",
-            inputs=self.user_inputs,
-            by=self.by,
-            window=self.window,
-            agg=dict(self.agg),
-            retention=retention,
-            allowed_lateness=None if unsaid else show_duration(self.allowed_lateness_us),
-            emit=None if self.emit == Emit() else self.emit,
-            name=None if self.name == "cogroup" else self.name,
-            null_keys=None if self.null_keys == "group" else self.null_keys,
-            scale=self.scale,
-            integer_overflow=None if self.integer_overflow == "dead_letter" else self.integer_overflow,
-            ids=self.ids,
-            dead_letter_limit=None if self.dead_letter_limit == 10_000 else self.dead_letter_limit,
-            dead_letter_retention=show_letters(self.dead_letter_retention_us),
-        )
+        return self._call("CoGroup", inputs=self.user_inputs, by=self.by)
 
 
 def kept_since_us(definition: CoGroupDefinition, alias: str, since: Mapping[str, int]) -> int:

@@ -17,7 +17,7 @@ from windrow.core.expressions import Expr
 from windrow.core.inputs import Input
 from windrow.core.messages import JoinedRow
 from windrow.core.policy import UNBOUNDED_US, Retention, Watermark, bounded
-from windrow.core.show import Raw, call
+from windrow.core.show import call
 from windrow.core.time import show_duration
 from windrow.core.windows import Hopping, Rows, Session, Tumbling
 from windrow.operators.join.spans import Within, spans
@@ -76,7 +76,7 @@ class JoinDefinition(Definition):
     window: Session | None = None
     #: True if an input may retract messages: its operator corrects rows that it has emitted.
     takes_back: bool = False
-    written: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    written: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -152,9 +152,6 @@ class JoinDefinition(Definition):
             "sizes": self.sizes,
             "sessions": None if self.window is None else repr(self.window),
         }
-
-    def __repr__(self) -> str:
-        return call("Join", **{n: Raw(v) if isinstance(v, str) else v for n, v in self.written})
 
     #: Joins know their messages by position, not by ids.
     ids = None

@@ -28,7 +28,6 @@ from windrow.core.policy import (
     Retention,
     Watermark,
     letters_us,
-    show_letters,
 )
 from windrow.core.time import DAY_US, Duration, duration_us, show_duration
 from windrow.core.windows import SMALL_SPAN_US, SMALL_TUPLES, Rows, Session, Sliding
@@ -73,7 +72,7 @@ def normalise_join(
     kept_us, lateness_us = _lateness(allowed_lateness, kept_us, said=retention is not None)
     condition = where if where is None or isinstance(where, Where) else Where(Expr(where))
     chosen = scale or ("small" if _is_small(left, right, bounds) else "large")
-    fields = {
+    return {
         "left": left,
         "right": right,
         "on": pairs,
@@ -89,31 +88,6 @@ def normalise_join(
         "dead_letter_retention_us": letters_us(dead_letter_retention),
         "window": window,
     }
-    return {**fields, "written": _written(fields, on, within, closed, retention, allowed_lateness, emit)}
-
-
-def _written(
-    options: Mapping[str, Any], on: Any, within: Any, closed: str, retention: Any, lateness: Any, emit: Any
-) -> tuple[tuple[str, str], ...]:
-    """Return the user's options as text, and `scale` as chosen; options without effect are left out."""
-    written = {
-        "left": options["left"],
-        "right": options["right"],
-        "on": on if isinstance(on, (str, Mapping)) else tuple(on),
-        "window": options["window"],
-        "within": within,
-        "closed": None if closed == "both" else closed,
-        "how": None if options["how"] == "inner" else options["how"],
-        "where": options["where"],
-        "retention": retention,
-        "allowed_lateness": lateness,
-        "emit": emit,
-        "name": None if options["name"] == "join" else options["name"],
-        "scale": options["scale"],
-        "dead_letter_limit": None if options["dead_letter_limit"] == 10_000 else options["dead_letter_limit"],
-        "dead_letter_retention": show_letters(options["dead_letter_retention_us"]),
-    }
-    return tuple((name, repr(value)) for name, value in written.items() if value is not None and value != ())
 
 
 def _check_given(left: Input, right: Input, emit: Emit | None, where: Any, how: str) -> None:
