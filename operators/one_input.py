@@ -172,13 +172,7 @@ class OneInput(Definition):
         return Taker(self.name, input, self.columns_of(input)[1:])
 
     def check_followed(self, taker: Taker) -> None:
-        if taker.event_time != self.event_time:
-            raise UnknownColumn(
-                f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time {self.event_time!r}; "
-                f"use event_time={self.event_time!r}"
-            )
-        if self.output_columns is not None:
-            taker.check_columns(self.output_columns, f"{self.name!r}, whose rows")
+        taker.check_rows(self, self.event_time)
 
     def output_delay_us(self, event_time: str) -> int:
         return 0

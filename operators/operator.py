@@ -122,6 +122,16 @@ class Taker:
         if lacking is not None:
             raise UnknownColumn(f"{lacking} of {self.name!r} is none of {whose} have {list(columns)}{remedy}")
 
+    def check_rows(self, of: Definition, time: str) -> None:
+        """Raise if its event time is not `time`, that of the upstream rows, or if these lack a column."""
+        if self.event_time != time:
+            raise UnknownColumn(
+                f"event_time={self.event_time!r} of {self.name!r}: a row of {of.name!r} has the time {time!r}; use "
+                f"event_time={time!r}"
+            )
+        if of.output_columns is not None:
+            self.check_columns(of.output_columns, f"{of.name!r}, whose rows")
+
 
 #: Suffix of column families that hold messages; the others hold metadata.
 MESSAGES = (".messages", ".message_index")

@@ -90,13 +90,18 @@ class AggregateOracle(Oracle):
         for cell in self._sorted():
             cell.ended = False
 
-    def advance(self, watermark_us: int, now_us: int) -> Outcome:
-        """Fire, tick, close and expire."""
+    def _advance_to(self, watermark_us: int, now_us: int) -> tuple[int, int, int, int]:
+        """Begin a step. Returns the watermark before and after it, and the time before and after it."""
         self._dead, self._step = [], self._step + 1
         now = self._now(now_us)
         ticked = now if self._ticked_us is None else self._ticked_us
         before, after = self.watermark_us, max(watermark_us, self.watermark_us)
         self.watermark_us, self._ticked_us = after, now
+        return before, after, ticked, now
+
+    def advance(self, watermark_us: int, now_us: int) -> Outcome:
+        """Fire, tick, close and expire."""
+        before, after, ticked, now = self._advance_to(watermark_us, now_us)
         emit, panes = self.definition.emit, self._corrections(before)
 
         expiry, cells = self._drop_by_size(before, after), self._sorted()
@@ -296,18 +301,9 @@ class AggregateOracle(Oracle):
         self, cell: Cell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
     ) -> list[Pane]:
         """Return the panes of one judgement: none, one, or a retraction and the pane that replaces it."""
-        emit = self.definition.emit
-        news = bool(cell.pending)
-        try:
-            values = {alias: self._value(alias, cell) for alias in self.definition.agg}
-        except Exception as error:
-            cell.pending, cell.since_us = [], None
-            if emit.mode == "discarding":
-                cell.emitted_in = self._step  # a discarded pane counts as emitted
-            reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
-            self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
+        emit, news, values = self.definition.emit, bool(cell.pending), self._finished(cell)
+        if values is None:
             return []
-        cell.pending, cell.since_us = [], None
         if not cell.remaining:
             return self._vanished(cell, timing)
         unchanged = cell.sent is not None and same(self._emitted_values(cell.sent), values)
@@ -325,6 +321,19 @@ class AggregateOracle(Oracle):
         cell.emitted_in = self._step
         cell.ended = is_last
         return panes
+
+    def _finished(self, cell: Cell) -> dict[str, Any] | None:
+        """Return the values of a cell, which is not pending any more; None where they raise."""
+        try:
+            return {alias: self._value(alias, cell) for alias in self.definition.agg}
+        except Exception as error:
+            if self.definition.emit.mode == "discarding":
+                cell.emitted_in = self._step  # a discarded pane counts as emitted
+            reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
+            self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
+            return None
+        finally:
+            cell.pending, cell.since_us = [], None
 
     def _vanished(self, cell: Cell, timing: Timing) -> list[Pane]:
         """Retract the last pane of a window whose messages were all retracted; nothing replaces it."""

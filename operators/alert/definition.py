@@ -259,12 +259,7 @@ class AlertDefinition(OneInput):
         return replace(taker, columns=tuple(dict.fromkeys(columns)), uses=uses, keeps=keeps)
 
     def check_followed(self, taker: Taker) -> None:
-        if taker.event_time != "time":
-            raise UnknownColumn(
-                f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time 'time'; use "
-                "event_time='time'"
-            )
-        taker.check_columns(self.output_columns, f"{self.name!r}, whose rows")
+        taker.check_rows(self, "time")
 
     # -- what does it -----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from windrow.core.errors import (
     BadWindow,
     ConfigurationError,
     RetentionMissing,
-    UnknownColumn,
 )
 from windrow.core.expressions import Expr
 from windrow.core.frames import Frame, RangeBetween, RowsBetween, make_frame
@@ -622,14 +621,7 @@ def anchors_taker(over: OverDefinition, before: str) -> Taker:
 
 def check_followed(over: OverDefinition, second: Taker) -> None:
     """Reject a downstream operator that reads another time than that of the anchors, or that would wait for good."""
-    time = over.output_time
-    if second.event_time != time:
-        raise UnknownColumn(
-            f"event_time={second.event_time!r} of {second.name!r}: a row of {over.name!r} has the time of its anchor; use "
-            f"event_time={time!r}"
-        )
-    if over.output_columns is not None:
-        second.check_columns(over.output_columns, f"{over.name!r}, whose rows")
+    second.check_rows(over, over.output_time)
     if output_delay_us(over) >= UNBOUNDED_US:
         raise ConfigurationError(
             f"{second.name!r} follows {over.name!r}, whose windows may end any time after their anchors: its watermark "

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from windrow.core import check
 from windrow.core.emit import Emit
-from windrow.core.errors import BadTrigger, ConfigurationError, UnknownColumn
+from windrow.core.errors import BadTrigger, ConfigurationError
 from windrow.core.inputs import STAMPED, Input, Interval
 from windrow.core.policy import Forever, Retention, Watermark
 from windrow.core.time import Duration
@@ -230,18 +230,12 @@ class RulesDefinition(SeveralInputs):
         return replace(taker, keeps="rules take no message back")
 
     def check_followed(self, taker: Taker) -> None:
-        if taker.event_time != MATCH_TIME:
-            raise UnknownColumn(
-                f"event_time={taker.event_time!r} of {taker.name!r}: a row of {self.name!r} has the time of its match; use "
-                f"event_time={MATCH_TIME!r}"
-            )
+        taker.check_rows(self, MATCH_TIME)
         if self.retracts and taker.keeps:
             raise BadTrigger(
                 f"{self.emit!r} of {self.name!r}, before {taker.name!r}: rows may be taken back; {taker.keeps}; or leave emit= "
                 "out"
             )
-        if self.output_columns is not None:
-            taker.check_columns(self.output_columns, f"{self.name!r}, whose rows")
 
     def output_delay_us(self, event_time: str) -> int:
         waits = [

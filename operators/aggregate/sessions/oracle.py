@@ -22,7 +22,7 @@ from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.windows import LAST_END_US, Session, TupleSession
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregate.oracle import AggregateOracle, past
-from windrow.operators.oracle.aggregates import IntegerOverflow, added, same
+from windrow.operators.oracle.aggregates import added, same
 from windrow.operators.oracle.arrow import Arguments, Raised
 from windrow.operators.oracle.cells import Cell, EmittedPane, Key, SessionCell, Taken, place
 from windrow.operators.oracle.oracle import Messages, Outcome, listed
@@ -59,11 +59,7 @@ class SessionOracle(AggregateOracle):
             self._next_gap_us = definition.window.gap
 
     def advance(self, watermark_us: int, now_us: int) -> Outcome:
-        self._dead, self._step = [], self._step + 1
-        now = self._now(now_us)
-        ticked = now if self._ticked_us is None else self._ticked_us
-        before, after = self.watermark_us, max(watermark_us, self.watermark_us)
-        self.watermark_us, self._ticked_us = after, now
+        before, after, ticked, now = self._advance_to(watermark_us, now_us)
         emit, panes = self.definition.emit, [*self._widened(before), *self._corrected(before)]
         expiry = [(c, t) for c, t in self._drop_by_size(before, after) if isinstance(c, SessionCell)]
         cells = self._sorted()
@@ -352,17 +348,9 @@ class SessionOracle(AggregateOracle):
         self, cell: SessionCell, timing: Timing, is_last: bool, closing: bool = False, always: bool = False
     ) -> list[Pane]:
         """Retract the current panes inside the session, and emit it. always: even if nothing has changed"""
-        emit, news = self.definition.emit, bool(cell.pending)
-        try:
-            values = {alias: self._value(alias, cell) for alias in self.definition.agg}
-        except Exception as error:
-            cell.pending, cell.since_us = [], None
-            if emit.mode == "discarding":
-                cell.emitted_in = self._step  # a discarded pane counts as emitted
-            reason = "integer_overflow" if isinstance(error, IntegerOverflow) else "aggregate_failed"
-            self._bury(reason, f"{cell.window!r} {self._key(cell)!r}: {error}", None, None, {})
+        emit, news, values = self.definition.emit, bool(cell.pending), self._finished(cell)
+        if values is None:
             return []
-        cell.pending, cell.since_us = [], None
         inside = sorted(cell.emitted, key=lambda s: s.window.start_us)
         alone = len(inside) == 1 and inside[0].window == cell.window
         unchanged = alone and same(self._emitted_values(inside[0].values), values)
