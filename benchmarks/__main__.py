@@ -20,6 +20,7 @@ from .firing import firing, firing_many
 from .harness import quiet, run, table, write
 from .joins import joins
 from .kafka import kafka
+from .kept import kept
 from .latency import latency
 from .nexmark import NEXMARK, nexmark
 from .one_by_one import one_by_one
@@ -49,6 +50,7 @@ BENCHMARKS = {
     "one-by-one": one_by_one,
     "restore": restore,
     "replay": replay,
+    "kept": kept,
     "purge": purge,
     "driver": driver,
     "memory": memory,
