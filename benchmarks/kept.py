@@ -26,7 +26,7 @@ from windrow.stores.message_store import HOUR_US, Layout, MessageStore
 from windrow.stores.page_format import unpack
 from windrow.stores.page_writer import narrow_rows
 from windrow.stores.rocks import RocksKV
-from windrow.stores.window_state import Schemas, put_schema
+from windrow.stores.row_codec import Schemas, put_schema
 
 from .harness import Context, Row, median, scratch
 

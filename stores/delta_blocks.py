@@ -54,18 +54,10 @@ from windrow.stores.page_format import (
 from windrow.stores.page_store import RUN_BYTES, Pages, put_pairs
 from windrow.stores.page_writer import narrow_rows
 from windrow.stores.partitioned_windows import Directory, DividedWindows, Merge
+from windrow.stores.row_codec import Schemas, pack_table, put_schema
 from windrow.stores.spill import Chunk, Spill, dealt, tables_of
 from windrow.stores.tombstones import takes_away
-from windrow.stores.window_state import (
-    START,
-    UPSERT,
-    Near,
-    Schemas,
-    bound,
-    pack_table,
-    put_schema,
-    split_by_start,
-)
+from windrow.stores.window_state import START, UPSERT, Near, bound, split_by_start
 
 #: A window is looked at whenever so many blocks more have come, and folded when those after its first are as large as that
 #: one: so each byte is rewritten about twice, however long the window, and a window takes about twice its folded size.

@@ -25,7 +25,8 @@ from windrow.stores.block_format import PAGES
 from windrow.stores.kv import Batch
 from windrow.stores.page_format import rows_in, unpack
 from windrow.stores.rocks import LOOKED_UP, RocksKV
-from windrow.stores.window_state import UPSERT, Schemas
+from windrow.stores.row_codec import Schemas
+from windrow.stores.window_state import UPSERT
 
 RECENT_BYTES: Final = 64 << 20
 #: The part of a page's key between its window and its number, and the bound after all pages of a window.

@@ -29,7 +29,8 @@ from windrow.core.errors import CorruptState
 from windrow.stores.bit_packing import ITEM, LENGTH, TEXT, items_of, numbers, texts
 from windrow.stores.block_format import FORMAT, HEADER, MAGIC, Codec, Kind, check_head, header_of
 from windrow.stores.key_hash import hashes
-from windrow.stores.window_state import UPSERT, Schemas, unpack_table
+from windrow.stores.row_codec import Schemas, unpack_table
+from windrow.stores.window_state import UPSERT
 
 #: A narrow page has about this fraction of its rows' bytes.
 _PART = 4

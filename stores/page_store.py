@@ -39,8 +39,9 @@ from windrow.stores.page_format import (
     unpack,
 )
 from windrow.stores.page_writer import Packed
+from windrow.stores.row_codec import Schemas, put_schema
 from windrow.stores.spill import Spill, of_pages
-from windrow.stores.window_state import PENDING, START, UPSERT, Near, Schemas, put_schema
+from windrow.stores.window_state import PENDING, START, UPSERT, Near
 from windrow.stores.write_buffer import Waiting
 
 #: Pages of more bytes that are written together are buffered in a file until they are committed.

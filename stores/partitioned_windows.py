@@ -41,7 +41,8 @@ from windrow.stores.key_hash import NUMBERS, Hashes, numbers_of
 from windrow.stores.kv import KV, Batch, Overlay
 from windrow.stores.page_format import Head, hashes_of, in_order, is_page, rows_of
 from windrow.stores.page_writer import Packed
-from windrow.stores.window_state import UPSERT, Schemas, pack_table, put_schema
+from windrow.stores.row_codec import Schemas, pack_table, put_schema
+from windrow.stores.window_state import UPSERT
 
 #: Rows of one window, oldest first, to one row a key; None where they cannot be merged now.
 Merge: TypeAlias = Callable[[pa.Table], pa.Table | None]

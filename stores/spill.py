@@ -19,7 +19,7 @@ from windrow.core.arrays import in_bits, is_one, taken, whole
 from windrow.core.types import concat
 from windrow.stores.files import Unnamed
 from windrow.stores.page_format import hashes_of, is_page, rows_of, size_of, unpack
-from windrow.stores.window_state import Schemas
+from windrow.stores.row_codec import Schemas
 
 #: Arrow likes its buffers to begin at such places.
 _ALIGNED = 64

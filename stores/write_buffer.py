@@ -23,7 +23,8 @@ from windrow.stores.key_hash import Hashes
 from windrow.stores.kv import KV, Batch, Pair
 from windrow.stores.page_format import hashes_of, unpack
 from windrow.stores.page_writer import Packed
-from windrow.stores.window_state import UPSERT, Schemas, put_schema
+from windrow.stores.row_codec import Schemas, put_schema
+from windrow.stores.window_state import UPSERT
 
 _HEAD = struct.Struct(">BBBBIII")
 #: When so many blocks, rows, or rows of about so many pages are buffered, they are merged into the pages.

@@ -1,41 +1,43 @@
 """Kept messages of a full-state aggregate: each is stored once, and read again when a window fires.
 
 Key: `<timestamp>_<position>` (seed 003's matrix, Time x Aggregate); sessions `<key>_<timestamp>_<position>`; tuple windows
-`<key>_<number>`, tuple sessions `<key>_<number>_<position>`. Value: version byte,
-msgpack `[schema id, step, closed, values...]`; the schemas are under `h<id>` in the operator's auxiliary family. The step
-shows which messages came since the last pane of a window, for discarding panes. `closed`: windows that end at or before it did
-not take the message, which came too late for them; nil where there were none. Tuple windows have the position in its place.
+`<key>_<number>`, tuple sessions `<key>_<number>_<position>`. Value: a row (`stores/row_codec.py`) with two columns more. The
+step shows which messages came since the last pane of a window, for discarding panes. `CLOSED`: windows that end at or before it
+did not take the message, which came too late for them; null where there were none. Tuple windows have the position instead.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgpack
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from windrow.core.arrays import IntArray
-from windrow.core.envelope import check_version
-from windrow.core.errors import CorruptState
 from windrow.core.keys import encode_equal
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.core.types import as_type, concat, widened
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Broken, Calculation, of_whole
 from windrow.operators.steps.assigners import WindowAssigner
-from windrow.operators.steps.columns import EMIT_STEP, END, NUMBER, OFFSET, ORDINAL, PARTITION, SOURCE, START
+from windrow.operators.steps.columns import (
+    EMIT_STEP,
+    END,
+    NUMBER,
+    POSITION_COLUMNS,
+    START,
+    with_column,
+)
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, encoded_positions, event_times
+from windrow.operators.steps.message_rows import POSITION_TYPES, positions_of, with_positions
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.message_store import HOUR_US, Bound, Layout, MessageStore
-from windrow.stores.window_state import pack_column, unpack_column
+from windrow.stores.message_store import HOUR_US, Bound, Layout, MessageStore, PositionColumns
+from windrow.stores.row_codec import Schemas, in_places, pack_rows, put_schema, unpack_rows
 
-FORMAT = 1
 STEP, CLOSED = "__step", "__closed"
 #: Auxiliary key: the step since which added aggregations see numbered messages.
 _ADDED = b"\x00added"
@@ -81,75 +83,40 @@ class History:
 
         `step`, where each row has its own: the rows have positions.
         """
-        batch = Batch()
-        table = kept_columns(rows.table, calculation)
-        packed = table.schema.remove_metadata().serialize().to_pybytes()
-        schema_id = xxhash.xxh3_64_digest(packed)
-        # With every step: a store that took no part in a replay must find it in a segment.
-        batch.put(self.aux_cf, b"h" + schema_id, packed)
-        n = len(rows)
-        steps = [step] * n if isinstance(step, int) else step.tolist()
-        columns = [pack_column(c) for c in table.columns]
-        head = bytes((FORMAT,))
-        pack = msgpack.Packer(autoreset=True).pack
-        positions = [list(p) for p in self._own_positions(rows, step)] if numbers is not None else None
-        if positions is not None:
-            values = [
-                head + pack((schema_id, s, p, *v))
-                for s, p, v in zip(
-                    steps, zip(*positions, strict=True), zip(*columns, strict=True), strict=True
-                )
-            ]
-        elif closed is not None:
-            missed = [None if c == START_OF_TIME_US else c for c in closed.tolist()]
-            values = [
-                head + pack((schema_id, s, c, *v))
-                for s, c, v in zip(steps, missed, zip(*columns, strict=True), strict=True)
-            ]
+        batch, table = Batch(), self._kept(rows, step, calculation, closed)
+        if numbers is not None:
+            table = table.drop_columns([CLOSED])
         else:
-            values = [
-                head + pack((schema_id, s, None, *v))
-                for s, v in zip(steps, zip(*columns, strict=True), strict=True)
-            ]
+            ends = combine(table.column(CLOSED))
+            ends = pc.if_else(pc.equal(ends, START_OF_TIME_US), pa.scalar(None, pa.int64()), ends)
+            table = with_column(table.drop_columns(list(POSITION_COLUMNS)), CLOSED, ends)
+        # With every step: a store that took no part in a replay must find it in a segment.
+        schema_id = put_schema(kv, self.aux_cf, batch, table.schema.remove_metadata(), b"h", again=True)
+        values = pack_rows(table, schema_id)
         self.store.put_rows(batch, *self.places(rows, step, numbers), values)
         kv.write(batch)
 
+    def _kept(
+        self, rows: Slice, step: int | IntArray, calculation: Calculation, closed: IntArray | None
+    ) -> pa.Table:
+        """Return messages in the form in which they are kept: with positions, the last end closed to them, and their step."""
+        table, placed, n = kept_columns(rows.table, calculation), with_positions(rows.table, step), len(rows)
+        for name, kind in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True):
+            table = table.append_column(name, as_type(placed.column(name), kind))
+        table = table.append_column(
+            CLOSED, pa.array(np.full(n, START_OF_TIME_US) if closed is None else closed)
+        )
+        return table.append_column(STEP, pa.array(np.broadcast_to(step, n)))
+
     def places(
         self, rows: Slice, step: int | IntArray, numbers: IntArray | None = None
-    ) -> tuple[IntArray | None, tuple[Any, Any, Any, Any], list[bytes] | None]:
+    ) -> tuple[IntArray | None, PositionColumns, list[bytes] | None]:
         """Return (times, positions, encoded fields) of rows: the parts of their keys in the store."""
         fields = [rows.table.column(name) for name in self.fields]
         keys = encode_equal(fields) if self.store.layout.has_fields else None
         if numbers is None:
-            return moments(rows), self._positions(rows, step), keys
-        n = len(rows)
-        zeros = np.zeros(n, dtype=np.int64)
-        return None, (pa.array([""] * n), zeros, numbers, zeros), keys
-
-    def _positions(self, rows: Slice, step: int | IntArray) -> tuple[object, object, object, object]:
-        n = len(rows)
-        if rows.has_positions:
-            t = rows.table
-            ordinal = (
-                t.column(ORDINAL).to_numpy() if ORDINAL in t.column_names else np.zeros(n, dtype=np.int64)
-            )
-            return t.column(SOURCE), t.column(PARTITION).to_numpy(), t.column(OFFSET).to_numpy(), ordinal
-        # Rows without positions are numbered by step: each is a message of its own.
-        return (
-            pa.array([""] * n),
-            np.zeros(n, dtype=np.int64),
-            (step << 32) + np.arange(n, dtype=np.int64),
-            np.zeros(n, dtype=np.int64),
-        )
-
-    def _own_positions(self, rows: Slice, step: int | IntArray) -> tuple[list[object], ...]:
-        source, partition, offset, ordinal = self._positions(rows, step)
-        return (
-            source.to_pylist(),  # type: ignore[attr-defined]
-            np.asarray(partition).tolist(),
-            np.asarray(offset).tolist(),
-            np.asarray(ordinal).tolist(),
-        )
+            return moments(rows), positions_of(with_positions(rows.table, step)), keys
+        return None, PositionColumns(pa.array([""] * len(rows)), 0, numbers, 0), keys
 
     def drop(self, kv: KV, before_us: int, *, exactly: bool = False) -> None:
         """Delete messages with an event time before `before_us`: no retained window covers them. exactly: delete all."""
@@ -165,30 +132,22 @@ class History:
 
     def read(self, kv: KV, pairs: Iterable[Pair], calculation: Calculation) -> Slice | None:
         """Decode messages that come one by one: few of them are Python objects at a time."""
-        schemas, tables = dict[bytes, pa.Schema](), dict[bytes, list[pa.Table]]()
-        places: dict[bytes, list[IntArray]] = {}
-        moments, n = list[IntArray](), 0
+        schemas, tables, moments = Schemas(kv, self.aux_cf, b"h"), list[pa.Table](), list[IntArray]()
         pairs = iter(pairs)
         while piece := list(itertools.islice(pairs, PIECE)):
             keys = [key for key, _ in piece]
-            bodies = _bodies([value for _, value in piece])
-            groups: dict[bytes, list[int]] = {}
-            for i, body in enumerate(bodies):
-                groups.setdefault(body[0], []).append(i)
-            for schema_id, at in groups.items():
-                schema = schemas[schema_id] = schemas.get(schema_id) or self._schema(kv, schema_id)
-                table = self._table(schema, [bodies[i] for i in at], [keys[i] for i in at])
-                tables.setdefault(schema_id, []).append(table)
-                places.setdefault(schema_id, []).append(np.array(at, dtype=np.int64) + n)
+            rows = in_places(unpack_rows([value for _, value in piece], schemas, "a message"))
             if not self.tuples:
+                columns = zip(POSITION_COLUMNS, POSITION_TYPES, self.store.positions(keys), strict=True)
+                for name, kind, column in columns:
+                    rows = rows.append_column(name, pa.array(column, kind))
+                closed = combine(rows.column(CLOSED)).fill_null(START_OF_TIME_US)
+                rows = with_column(rows, CLOSED, closed)
                 moments.append(self.store.times(keys))
-            n += len(piece)
-        if not n:
+            tables.append(rows)
+        if not tables:
             return None
-        table = concat([pa.concat_tables(pieces).combine_chunks() for pieces in tables.values()])
-        if len(tables) > 1:
-            order = np.concatenate([at for pieces in places.values() for at in pieces])
-            table = table.take(pa.array(np.argsort(order, kind="stable")))
+        table = concat(tables).combine_chunks()
         table = in_present_types(table, calculation.schema)
         if self.by_number:
             table = table.append_column(NUMBER, pa.array(np.concatenate(moments)))
@@ -201,27 +160,6 @@ class History:
             )
             return Slice(table, np.asarray(times.to_numpy(zero_copy_only=False), dtype=np.int64))
         return Slice(table, np.concatenate(moments))
-
-    def _schema(self, kv: KV, schema_id: bytes) -> pa.Schema:
-        packed = kv.get(self.aux_cf, b"h" + schema_id)
-        if packed is None:
-            raise CorruptState(f"messages of schema {schema_id.hex()} are here, the schema is not")
-        return pa.ipc.read_schema(pa.py_buffer(packed))
-
-    def _table(self, schema: pa.Schema, bodies: Sequence[Any], keys: Sequence[bytes]) -> pa.Table:
-        """Return messages that were stored under one schema."""
-        columns = list(zip(*bodies, strict=True))
-        arrays = [unpack_column(list(c), f.type) for c, f in zip(columns[3:], schema, strict=True)]
-        positions = zip(*columns[2], strict=True) if self.tuples else self.store.positions(keys)
-        kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64())
-        arrays += [pa.array(column, kind) for column, kind in zip(positions, kinds, strict=True)]
-        names = [*schema.names, SOURCE, PARTITION, OFFSET, ORDINAL]
-        if not self.tuples:
-            missed = [START_OF_TIME_US if c is None else c for c in columns[2]]
-            arrays.append(pa.array(missed, pa.int64()))
-            names.append(CLOSED)
-        arrays.append(pa.array(columns[1], pa.int64()))
-        return pa.table(arrays, names=[*names, STEP])
 
     def between(
         self,
@@ -376,15 +314,6 @@ class History:
             alias: noted[alias][1] if alias in noted and noted[alias][0] == us else END_OF_TIME_US
             for alias, us in since
         }
-
-
-def _bodies(values: Sequence[bytes]) -> Sequence[Any]:
-    """Unpack values together, as one array: their version bytes are numbers of msgpack."""
-    for version in {value[0] for value in values}:
-        check_version("a message", version, FORMAT)
-    head = b"\xdd" + (2 * len(values)).to_bytes(4, "big")
-    bodies: Sequence[Any] = msgpack.unpackb(head + b"".join(values), use_list=False)[1::2]
-    return bodies
 
 
 def moments(rows: Slice) -> IntArray:

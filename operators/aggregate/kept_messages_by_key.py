@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.time import SECOND_US, START_OF_TIME_US
+from windrow.core.time import SECOND_US
 from windrow.core.types import as_type
 from windrow.operators.aggregate.definition import AggregateDefinition
-from windrow.operators.aggregate.kept_messages import CLOSED, STEP, History, in_present_types, kept_columns
+from windrow.operators.aggregate.kept_messages import History, in_present_types
 from windrow.operators.aggregations.calculation import Calculation
 from windrow.operators.steps.assigners import WindowAssigner
-from windrow.operators.steps.columns import END, OFFSET, ORDINAL, PARTITION, SOURCE, START
+from windrow.operators.steps.columns import END, START
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import inside
@@ -54,21 +54,10 @@ class KeyedHistory(History):
         numbers: IntArray | None = None,
         closed: IntArray | None = None,
     ) -> None:
-        table, n = kept_columns(rows.table, calculation), len(rows)
-        steps = np.full(n, step, dtype=np.int64) if isinstance(step, int) else step
-        source, partition, offset, ordinal = self._positions(rows, step)
-        for name, values, kind in (
-            (SOURCE, source, pa.string()),
-            (PARTITION, partition, pa.int64()),
-            (OFFSET, offset, pa.int64()),
-            (ORDINAL, ordinal, pa.int64()),
-            (CLOSED, np.full(n, START_OF_TIME_US) if closed is None else closed, pa.int64()),
-            (STEP, steps, pa.int64()),
-            (TIME, rows.times, pa.int64()),
-            (HASH, self._hashes(table, calculation), pa.uint32()),
-        ):
-            table = table.append_column(pa.field(name, kind), as_type(_array(values), kind))
-        self._events(kv, store=True).add(kv, table, int(steps.max()))
+        table = self._kept(rows, step, calculation, closed)
+        table = table.append_column(TIME, pa.array(rows.times))
+        table = table.append_column(HASH, pa.array(self._hashes(table, calculation)))
+        self._events(kv, store=True).add(kv, table, int(np.max(step)))
 
     def _hashes(self, rows: pa.Table, calculation: Calculation) -> Hashes:
         """Return the hashes of the keys of rows, which they are stored by."""
@@ -130,7 +119,3 @@ class KeyedHistory(History):
 
 def _all(rows: pa.Table) -> BoolArray:
     return np.ones(len(rows), dtype=bool)
-
-
-def _array(values: object) -> pa.Array | pa.ChunkedArray:
-    return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)

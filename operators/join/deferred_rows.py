@@ -19,7 +19,7 @@ from windrow.core.emit import Emit, EveryPeriod
 from windrow.core.types import concat
 from windrow.operators.steps.columns import EARLY, LATE
 from windrow.stores.kv import KV, Batch, Pair
-from windrow.stores.window_state import pack_table, unpack_table
+from windrow.stores.row_codec import pack_table, unpack_table
 
 _ORDER = "__order"
 

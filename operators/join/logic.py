@@ -38,11 +38,7 @@ from windrow.operators.steps.arrivals import check_inputs, without_late
 from windrow.operators.steps.columns import (
     EARLY,
     LATE,
-    OFFSET,
     ON_TIME,
-    ORDINAL,
-    PARTITION,
-    SOURCE,
     STEP,
     TIMING,
 )
@@ -50,7 +46,13 @@ from windrow.operators.steps.dead_letters import MALFORMED, OUT_OF_RETENTION, De
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.input_filter import divided, further
 from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
-from windrow.operators.steps.message_rows import empty_rows, pack_rows, unpack_rows, with_positions
+from windrow.operators.steps.message_rows import (
+    empty_rows,
+    pack_rows,
+    positions_of,
+    unpack_rows,
+    with_positions,
+)
 from windrow.operators.steps.output_rows import labelled
 from windrow.operators.steps.pairing import NO_KEY, Partners, pairs, partners
 from windrow.operators.steps.poison_rows import OF_STEPS, sifted
@@ -61,7 +63,7 @@ from windrow.operators.steps.work import begin_step
 from windrow.operators.view import View
 from windrow.stores.incremental_work import in_batches
 from windrow.stores.kv import KV, Batch, Overlay
-from windrow.stores.message_store import Bound, Layout, MessageStore, PositionColumns, choose_layout
+from windrow.stores.message_store import Bound, Layout, MessageStore, choose_layout
 from windrow.stores.spill import Away
 
 #: At most about so many pairs, and so many expiring messages, are in memory at once.
@@ -714,12 +716,6 @@ def _together(found: Sequence[tuple[IntArray, IntArray]], first: int) -> tuple[I
 def stored_key(value: bytes) -> bytes:
     """Return the key in the message store of a followed message."""
     return value[9:] if value[:1] == COUNTED else value[1:]
-
-
-def positions_of(rows: pa.Table) -> PositionColumns:
-    """Return the positions of messages, as columns."""
-    partition, offset, ordinal = (rows.column(c).to_numpy() for c in (PARTITION, OFFSET, ORDINAL))
-    return PositionColumns(rows.column(SOURCE), partition, offset, ordinal)
 
 
 def _without_labels(rows: pa.Schema) -> pa.Schema:

@@ -28,7 +28,7 @@ from windrow.operators.steps.intake import Slice
 from windrow.operators.steps.message_rows import empty_rows
 from windrow.operators.steps.output_rows import signed
 from windrow.stores.kv import KV, Batch
-from windrow.stores.window_state import pack_column
+from windrow.stores.row_codec import pack_column
 
 #: (partners before, and after) of stored messages by place.
 Changes: TypeAlias = Mapping[bytes, tuple[int, int]]

@@ -1,28 +1,22 @@
-"""Message rows as values and back: version byte, msgpack `[schema id, position, values...]`; schemas are under `h<id>` in
-an auxiliary family. The position is nil where the key has it.
-"""
+"""Message rows as values and back (`stores/row_codec.py`). Positions are columns of them where the key does not have them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgpack
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-from windrow.core.arrays import BoolArray
-from windrow.core.envelope import check_version
-from windrow.core.errors import CorruptState
+from windrow.core.arrays import BoolArray, IntArray
 from windrow.core.message_keys import Position
-from windrow.core.types import as_type, concat
-from windrow.operators.steps.columns import ORDINAL, POSITION_COLUMNS
+from windrow.core.types import as_type
+from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, POSITION_COLUMNS, SOURCE
 from windrow.operators.steps.intake import Slice
+from windrow.stores import row_codec
 from windrow.stores.kv import KV, Batch
-from windrow.stores.message_store import Bound, compare
-from windrow.stores.window_state import pack_column, unpack_column
+from windrow.stores.message_store import Bound, PositionColumns, compare
+from windrow.stores.row_codec import Schemas, in_places, put_schema
 
-FORMAT = 1
 POSITION_TYPES = (pa.string(), pa.int64(), pa.int64(), pa.int64())
 
 
@@ -30,21 +24,12 @@ def pack_rows(
     kv: KV, batch: Batch, aux_cf: str, table: pa.Table, *, with_positions: bool = False
 ) -> list[bytes]:
     """Return the values of rows; a new schema is filed."""
-    user = table.select([n for n in table.column_names if not n.startswith("__")])
-    packed = user.schema.remove_metadata().serialize().to_pybytes()
-    schema_id = xxhash.xxh3_64_digest(packed)
-    if kv.get(aux_cf, b"h" + schema_id) is None:
-        batch.put(aux_cf, b"h" + schema_id, packed)
-    pack = msgpack.Packer(autoreset=True).pack
-    head = bytes((FORMAT,))
-    columns = [pack_column(c) for c in user.columns]
-    positions: Sequence[object] = (
-        list(zip(*(table.column(c).to_pylist() for c in POSITION_COLUMNS), strict=True))
-        if with_positions
-        else [None] * len(table)
-    )
-    rows = zip(*columns, strict=True) if columns else [()] * len(table)
-    return [head + pack((schema_id, p, *values)) for p, values in zip(positions, rows, strict=True)]
+    rows = table.select([n for n in table.column_names if not n.startswith("__")])
+    if with_positions:
+        for name, kind in zip(POSITION_COLUMNS, POSITION_TYPES, strict=True):
+            rows = rows.append_column(name, as_type(table.column(name), kind))
+    schema = rows.schema.remove_metadata()
+    return row_codec.pack_rows(rows, put_schema(kv, aux_cf, batch, schema, b"h"))
 
 
 def unpack_rows(
@@ -55,36 +40,20 @@ def unpack_rows(
     schema: pa.Schema,
 ) -> pa.Table:
     """Return the rows of values, in order, with position columns; columns are those of `schema`, absent ones null."""
-    bodies = []
-    for value in values:
-        check_version("a message", value[0], FORMAT)
-        bodies.append(msgpack.unpackb(value[1:]))
-    groups: dict[bytes, list[int]] = {}
-    for i, body in enumerate(bodies):
-        groups.setdefault(body[0], []).append(i)
-    tables, order = [], []
-    for schema_id, indices in groups.items():
-        packed = kv.get(aux_cf, b"h" + schema_id)
-        if packed is None:
-            raise CorruptState(f"messages of schema {schema_id.hex()} are here, the schema is not")
-        stored = pa.ipc.read_schema(pa.py_buffer(packed))
-        columns = list(zip(*(bodies[i] for i in indices), strict=True))
-        arrays = {
-            f.name: as_type(unpack_column(list(c), f.type), schema.field(f.name).type)
-            for c, f in zip(columns[2:], stored, strict=True)
-        }
-        n = len(indices)
-        where = columns[1] if positions is None else [positions[i] for i in indices]
-        places = [pa.array([p[j] for p in where], kind) for j, kind in enumerate(POSITION_TYPES)]
-        own = [arrays[f.name] if f.name in arrays else pa.nulls(n, f.type) for f in schema]
-        tables.append(pa.table([*own, *places], schema=empty_rows(schema).schema))
-        order += indices
-    if not tables:
-        return empty_rows(schema)
-    table = concat(tables)
-    if len(tables) > 1:
-        table = table.take(pa.array(np.argsort(np.array(order), kind="stable")))
-    return table
+    empty, parts = empty_rows(schema), []
+    for rows, places in row_codec.unpack_rows(values, Schemas(kv, aux_cf, b"h"), "a message"):
+        if positions is not None:
+            columns = zip(*(positions[i] for i in places.tolist()), strict=True)
+            for name, column, kind in zip(POSITION_COLUMNS, columns, POSITION_TYPES, strict=True):
+                rows = rows.append_column(name, pa.array(column, kind))
+        own = [
+            as_type(rows.column(f.name), f.type)
+            if f.name in rows.column_names
+            else pa.nulls(len(places), f.type)
+            for f in empty.schema
+        ]
+        parts.append((pa.table(own, schema=empty.schema), places))
+    return in_places(parts) if parts else empty
 
 
 def empty_rows(schema: pa.Schema) -> pa.Table:
@@ -93,7 +62,7 @@ def empty_rows(schema: pa.Schema) -> pa.Table:
     return pa.schema([*schema, *fields]).empty_table()
 
 
-def with_positions(table: pa.Table, step: int, source: str = "") -> pa.Table:
+def with_positions(table: pa.Table, step: int | IntArray, source: str = "") -> pa.Table:
     """Return rows with all position columns; those without are numbered by step, each a message of its own of `source`."""
     n = len(table)
     if "__offset" in table.column_names:
@@ -107,6 +76,12 @@ def with_positions(table: pa.Table, step: int, source: str = "") -> pa.Table:
     ):
         table = table.append_column(name, column)
     return table
+
+
+def positions_of(rows: pa.Table) -> PositionColumns:
+    """Return the positions of messages, as columns."""
+    partition, offset, ordinal = (rows.column(c).to_numpy() for c in (PARTITION, OFFSET, ORDINAL))
+    return PositionColumns(rows.column(SOURCE), partition, offset, ordinal)
 
 
 def inside(rows: Slice, start: Bound, end: Bound) -> BoolArray:

@@ -13,7 +13,7 @@ from windrow.operators.steps.columns import OFFSET, ORDINAL, PARTITION, SOURCE
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.stores.kv import MemoryKV
 from windrow.stores.message_store import Layout
-from windrow.stores.window_state import unpack_table
+from windrow.stores.row_codec import unpack_table
 
 S = 1_000_000
 #: A join that counts what it keeps has a value for each message.

@@ -19,7 +19,8 @@ from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.page_format import PAGE_ROWS, in_order, size_of, unpack
 from windrow.stores.page_writer import NARROW_PAGES, Packed
-from windrow.stores.window_state import UPSERT, Schemas, put_schema
+from windrow.stores.row_codec import Schemas, put_schema
+from windrow.stores.window_state import UPSERT
 
 KINDS: list[pa.DataType] = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),

@@ -26,7 +26,8 @@ from windrow.stores.block_format import header_of
 from windrow.stores.kv import Batch, MemoryKV
 from windrow.stores.page_format import Head, unpack
 from windrow.stores.partitioned_windows import Directory
-from windrow.stores.window_state import PlainWindows, Schemas, unpack_table
+from windrow.stores.row_codec import Schemas, unpack_table
+from windrow.stores.window_state import PlainWindows
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -26,7 +26,8 @@ from windrow.stores.delta_blocks import BlockWindows
 from windrow.stores.kv import KV, Batch, MemoryKV, Overlay
 from windrow.stores.page_format import unpack
 from windrow.stores.rocks import RocksKV
-from windrow.stores.window_state import PlainWindows, Schemas, pack_table, put_schema, unpack_table
+from windrow.stores.row_codec import Schemas, pack_table, put_schema, unpack_table
+from windrow.stores.window_state import PlainWindows
 
 CFS = ("windows", "aux")
 

@@ -28,7 +28,7 @@ from windrow.operators.steps.dead_letters import TOO_LATE
 from windrow.operators.steps.groups import combine
 from windrow.operators.steps.intake import Slice
 from windrow.stores.kv import KV, Batch
-from windrow.stores.window_state import pack_column
+from windrow.stores.row_codec import pack_column
 
 
 @dataclass(frozen=True)
