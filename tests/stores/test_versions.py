@@ -16,11 +16,10 @@ from windrow.checkpoint.marker import Marker
 from windrow.connectors.kafka import offsets
 from windrow.core.envelope import Kind, seal, unseal
 from windrow.core.errors import CorruptState, NewerFormat
-from windrow.operators.aggregate.kept_messages import _bodies
 from windrow.operators.join.columns import NAMES, InputColumns
 from windrow.operators.steps.message_rows import unpack_rows
 from windrow.operators.steps.progress import KEY, Progress
-from windrow.stores import column_codec, keyed_event_store, write_buffer
+from windrow.stores import column_codec, keyed_event_store, row_codec, write_buffer
 from windrow.stores.block_format import Kind as WindowKind
 from windrow.stores.block_format import header_of
 from windrow.stores.kv import Batch, MemoryKV
@@ -74,7 +73,10 @@ READERS: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
     "plain window": (first, plain_window),
     "kept messages": (first, column_codec.opened),
     "run": (first, lambda value: keyed_event_store._opened(b"i" + bytes(16), value)),
-    "kept message": (first, lambda value: _bodies([first(1), value])),
+    "row": (
+        first,
+        lambda value: row_codec.unpack_rows([first(1), value], Schemas(MemoryKV(("aux",)), "aux"), "a row"),
+    ),
     "message row": (first, lambda v: unpack_rows(MemoryKV(("aux",)), "aux", [v], None, pa.schema([]))),
     "progress": (first, lambda value: Progress.load(kv("aux", KEY, value), "aux")),
     "names of columns": (first, names),
