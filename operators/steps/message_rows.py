@@ -42,17 +42,15 @@ def unpack_rows(
     """Return the rows of values, in order, with position columns; columns are those of `schema`, absent ones null."""
     empty, parts = empty_rows(schema), []
     for rows, places in row_codec.unpack_rows(values, Schemas(kv, aux_cf, b"h"), "a message"):
+        columns = dict(zip(rows.column_names, rows.columns, strict=True))
         if positions is not None:
-            columns = zip(*(positions[i] for i in places.tolist()), strict=True)
-            for name, column, kind in zip(POSITION_COLUMNS, columns, POSITION_TYPES, strict=True):
-                rows = rows.append_column(name, pa.array(column, kind))
-        own = [
-            as_type(rows.column(f.name), f.type)
-            if f.name in rows.column_names
-            else pa.nulls(len(places), f.type)
+            own = zip(*(positions[i] for i in places.tolist()), strict=True)
+            columns |= {name: pa.array(c) for name, c in zip(POSITION_COLUMNS, own, strict=True)}
+        present = [
+            as_type(columns[f.name], f.type) if f.name in columns else pa.nulls(len(places), f.type)
             for f in empty.schema
         ]
-        parts.append((pa.table(own, schema=empty.schema), places))
+        parts.append((pa.table(present, schema=empty.schema), places))
     return in_places(parts) if parts else empty
 
 
