@@ -37,7 +37,7 @@ HASHES = hashes_of(NAMES)
 
 
 class Store(NamedTuple):
-    """What a step does with a store: file messages, read those of their keys, evict the oldest ones."""
+    """Work of a step on a store: to file messages, to read those of their keys, to evict the oldest ones."""
 
     add: Callable[[KV, pa.Table, int], None]
     near: Callable[[KV, pa.Table], Any]
