@@ -49,8 +49,8 @@ def test_rows_of_any_schemas_come_back_in_their_places(written: list[pa.Table], 
         each += zip(pack_rows(rows, put_schema(kv, "aux", batch, rows.schema)), rows.to_pylist(), strict=True)
     kv.write(batch)
     chance.shuffle(each)  # type: ignore[attr-defined]
-    found = in_places(unpack_rows([value for value, _ in each], Schemas(kv, "aux"), "a row"))
-    for row, (_, wanted) in zip(found.to_pylist(), each, strict=True):
+    unpacked = in_places(unpack_rows([value for value, _ in each], Schemas(kv, "aux"), "a row"))
+    for row, (_, wanted) in zip(unpacked.to_pylist(), each, strict=True):
         assert {name: row[name] for name in wanted} == wanted
         assert {row[name] for name in row.keys() - wanted.keys()} <= {None}
 
