@@ -7,8 +7,8 @@ cd "$(dirname "$0")"
 
 worker=${KILL:-}
 records=${KILL_AFTER:-6} # of the job's log: two a commit
-./compose.sh up --detach
 trap './compose.sh down --volumes' EXIT
+./compose.sh up --detach
 job=$(./compose.sh ps -q job)
 docker logs --follow "$job" &
 
