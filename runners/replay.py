@@ -101,15 +101,15 @@ class GivenByInput:
         self._inputs = inputs
         self.offsets = {p: o for source_rows in inputs.values() for p, o in source_rows.offsets.items()}
 
-    def by_input(self, chosen: IntArray) -> dict[str, tuple[pa.Table, IntArray]]:
-        """Return the chosen rows by input, each with its indexes in `chosen`; columns of all inputs where none is chosen."""
-        if not len(chosen):
-            return {name: (source_rows.rows(chosen), chosen) for name, source_rows in self._inputs.items()}
+    def by_input(
+        self, chosen: IntArray, *, every_input: bool = False
+    ) -> dict[str, tuple[pa.Table, IntArray]]:
+        """Return the chosen rows by input, each with its indexes in `chosen`. every_input: those without rows too."""
         parts, first = {}, 0
         for name, source_rows in self._inputs.items():
             following = first + sum(map(len, source_rows.offsets.values()))
             places = np.flatnonzero((chosen >= first) & (chosen < following))
-            if len(places):
+            if every_input or len(places):
                 parts[name] = source_rows.rows(chosen[places] - first), places
             first = following
         return parts
@@ -175,7 +175,7 @@ def replay_of(definitions: Sequence[Definition], rows: pa.Table) -> Replay:
             if len(definitions) > 1:
                 own = without(rows.filter(pc.equal(rows.column(OPERATOR), i)), OPERATOR)
             tables = tables_of_inputs(definition, own)
-            bring_back(definition, spec, kv, commits, partial(rows_inside, tables))
+            bring_back(definition, spec, kv, commits, partial(rows_inside, tables), every_input=True)
 
     return replay
 
@@ -193,11 +193,13 @@ def bring_back(
     read: Callable[[Ranges], GivenByInput],
     *,
     ones_together: bool = False,
+    every_input: bool = False,
 ) -> None:
     """File the messages of one operator again into `kv`, which has its metadata: the retained ones, or by running all steps
     again where that depends on them. `StateLost` where the source lacks messages of the steps.
 
-    ones_together: steps of one message each were ingested as one slice.
+    ones_together: steps of one message each were ingested as one slice. every_input: each step had the columns of all inputs,
+    as tasks have them.
     """
     logic = definition.logic()
     again = logic.refiling()
@@ -218,7 +220,7 @@ def bring_back(
     source_rows = read(ranges)
     taken = _Taken(redo, source_rows.offsets)
     if isinstance(again, RunAgain):
-        _run_again(again, spec, kv, source_rows, taken)
+        _run_again(again, spec, kv, source_rows, taken, every_input)
         return
     assert isinstance(again, FileAgain)
     redone = Redone(*(np.array([getattr(s, n) for s in redo]) for n in ("now_us", "watermark_us", "number")))
@@ -301,7 +303,9 @@ def _log(name: str, spec: ShardSpec, redo: Sequence[Redo]) -> None:
     )
 
 
-def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, rows_by_input: GivenByInput, taken: _Taken) -> None:
+def _run_again(
+    again: RunAgain, spec: ShardSpec, kv: KV, rows_by_input: GivenByInput, taken: _Taken, every_input: bool
+) -> None:
     """Run all steps again on a scratch store; then copy its messages to the shard."""
     logic = again.logic
     with _empty_store(logic, spec) as scratch:
@@ -310,7 +314,7 @@ def _run_again(again: RunAgain, spec: ShardSpec, kv: KV, rows_by_input: GivenByI
             if step.kind == "advance":
                 logic.advance(scratch, step.watermark_us, step.now_us)
             else:
-                parts = rows_by_input.by_input(taken.chosen(k, k + 1))
+                parts = rows_by_input.by_input(taken.chosen(k, k + 1), every_input=every_input)
                 tables = {
                     name: logic.admit(scratch, logic.definition.input(name), table)
                     for name, (table, _) in parts.items()

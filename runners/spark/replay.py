@@ -158,7 +158,7 @@ def run(task: TaskPlan, shards: int, batches: Iterator[pa.RecordBatch]) -> Itera
         assert task.reads is not None
         for definition in task.definitions:
             read = partial(_partitions, definition, task.reads, number, shards)
-            bring_back(definition, spec, kv, commits, read)
+            bring_back(definition, spec, kv, commits, read, every_input=True)
 
     again = replay if task.reads is not None else replay_of(task.definitions, table)
     rebuild(task, number, again)
