@@ -365,7 +365,7 @@ def test_what_comes_to_several_inputs_is_computed_of_the_messages_of_its_own(tmp
 
 
 @given(data=st.data())
-@examples(40, deep=2_000)
+@examples(25, deep=2_000)
 def test_whatever_is_added_and_removed_the_oracle_says_what_is_emitted(data: st.DataObject) -> None:
     case = data.draw(
         st.one_of(OPERATOR.cases, SESSIONS.cases, COGROUPS.cases.filter(lambda c: not c.definition.policies))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from tests.spark.conftest import at, feed
 from windrow.connectors.kafka.log import KafkaLog
 from windrow.connectors.kafka.topics import PartitionReader, delete_below
@@ -63,7 +64,7 @@ def wipe(place: Path) -> None:
     shutil.rmtree(place / "checkpoint" / "windrow")
 
 
-@pytest.mark.parametrize("agg", [INCREMENTAL, FULL_STATE], ids=["incremental", "full state"])
+@pytest.mark.parametrize("agg", usually([FULL_STATE], deep=[INCREMENTAL, FULL_STATE]))
 def test_the_whole_folder_is_deleted_and_the_query_continues(
     spark: Any, feed: Any, tmp_path: Path, log: KafkaLog, agg: dict[str, Any]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from tests.kafka.conftest import Sender
 from windrow.connectors.kafka.start_offsets import job_offsets
 from windrow.core.errors import OffsetGap, PositionsMissing, SourceLost
@@ -82,7 +83,7 @@ def panes(folder: Path) -> list[tuple[int, str, int, int]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", usually(["windrow-kafka"], deep=FORMATS))
 def test_a_topic_becomes_panes_and_a_deleted_spark_checkpoint_repeats_and_loses_nothing(
     spark: Any,
     kafka: wr.Kafka,
@@ -114,7 +115,7 @@ def test_a_topic_becomes_panes_and_a_deleted_spark_checkpoint_repeats_and_loses_
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", usually(["kafka"], deep=FORMATS))
 def test_a_query_that_begins_anew_at_the_earliest_offset_counts_nothing_twice(
     spark: Any, kafka: wr.Kafka, new_topic: Callable[..., str], sender: Sender, tmp_path: Path, form: str
 ) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import windrow as wr
+from tests.deep import usually
 from windrow.core.errors import BadWatermark, ConfigurationError, SparkUnsupported, UnknownColumn
 
 from .conftest import at
@@ -239,7 +240,7 @@ def test_what_cannot_work_is_refused_before_it_runs(spark: Any, feed: Any, tmp_p
         define().foreach_batch(str(tmp_path / "w"))(spark.createDataFrame(ORDERS.empty_table()), 0)
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("how", usually(["left"], deep=["inner", "left"]))
 def test_a_stream_joins_a_static_frame_and_is_not_held_back_by_it(
     spark: Any, feed: Any, tmp_path: Path, how: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 
 import windrow as wr
+from tests.deep import usually
 from windrow.core.errors import StateError
 from windrow.testing.clock import ManualClock
 
@@ -51,9 +52,11 @@ def test_rows_without_positions_of_another_query_are_refused(spark: Any, feed: A
         run(spark, source, tmp_path, define(), [])
 
 
-@pytest.mark.parametrize(
-    "agg", [{"n": wr.count()}, {"n": wr.count(), "mid": wr.median("v")}], ids=["partials", "rows"]
-)
+#: The two routes of rows to shards: each test takes one, the deep ones both.
+BY_PARTIALS, BY_ROWS = {"n": wr.count()}, {"n": wr.count(), "mid": wr.median("v")}
+
+
+@pytest.mark.parametrize("agg", usually([BY_PARTIALS], deep=[BY_PARTIALS, BY_ROWS]))
 def test_rows_with_positions_of_another_query_are_counted_once(
     spark: Any, feed: Any, tmp_path: Any, agg: Any
 ) -> None:
@@ -65,9 +68,7 @@ def test_rows_with_positions_of_another_query_are_counted_once(
     assert sum(latest.values()) == len(FLAT)
 
 
-@pytest.mark.parametrize(
-    "agg", [{"n": wr.count()}, {"n": wr.count(), "mid": wr.median("v")}], ids=["partials", "rows"]
-)
+@pytest.mark.parametrize("agg", usually([BY_ROWS], deep=[BY_PARTIALS, BY_ROWS]))
 def test_a_batch_that_spark_plans_again_with_more_in_it_brings_its_new_rows(
     spark: Any, feed: Any, tmp_path: Any, agg: Any
 ) -> None:
