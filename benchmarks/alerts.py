@@ -45,22 +45,22 @@ def alerts(context: Context) -> list[Row]:
     n = ROWS // (10 if context.quick else 1)
     if shutil.which("mvn") is None:
         context.bar.write("alerts runs without Esper, Drools and Flink: mvn cannot be found")
-    found = [row for keys in KEYS for row in _beside_others(context, keys, n)]
-    found += _on_spark(context)
+    measures = [row for keys in KEYS for row in _compared(context, keys, n)]
+    measures += _on_spark(context)
     samples = context.interleave({"windrow": partial(fresh, _status, n)})
-    found.append(_least("alerts: the status alone, 1,000 keys", "rows/s", LEAST_STATUS, samples))
+    measures.append(_least("alerts: the status alone, 1,000 keys", "rows/s", LEAST_STATUS, samples))
     many = QUIET // (10 if context.quick else 1)
-    found += _quiet_ones(context, many)
+    measures += _quiet_ones(context, many)
     samples = context.interleave({"windrow": partial(fresh, _to_webhook, many // 10)})
     what, took = (
         f"alerts: {SAMPLES} samples, {many // 10:,} keys, to the webhook's answer",
         samples["windrow"],
     )
     bound = f"aim <= {MOST_TO_WEBHOOK_MS:g} ms"
-    return [*found, Row(what, "ms", median(took), bound=bound, meets=median(took) <= MOST_TO_WEBHOOK_MS)]
+    return [*measures, Row(what, "ms", median(took), bound=bound, meets=median(took) <= MOST_TO_WEBHOOK_MS)]
 
 
-def _beside_others(context: Context, keys: int, n: int) -> Iterator[Row]:
+def _compared(context: Context, keys: int, n: int) -> Iterator[Row]:
     sides = {"windrow": partial(fresh, _alert, keys, n), "wr.Over": partial(fresh, _over, keys, n)}
     if shutil.which("mvn") is not None:
         sides[ESPER] = partial(fresh, _esper, keys, n)
@@ -175,8 +175,8 @@ def _esper(keys: int, n: int) -> float:
     table = _samples(keys, n)
     times = _milliseconds(table["t"])
     events = np.column_stack([np.zeros(n, dtype=np.int64), table["k"], times, table["x"]])
-    spent, found = run("Means", events, f"{WINDOW_S} {HIGH} {LOW}")
-    _check(ESPER, found[found[:, 0] // 2 <= times[-1]], table)
+    spent, changes = run("Means", events, f"{WINDOW_S} {HIGH} {LOW}")
+    _check(ESPER, changes[changes[:, 0] // 2 <= times[-1]], table)
     return n / spent
 
 
@@ -186,8 +186,8 @@ def _drools(n: int) -> float:
     times = _milliseconds(table["t"])
     events = np.column_stack([np.zeros(n, dtype=np.int64), table["k"], times, table["x"]])
     window_s = WINDOW_S // SHARE_OF_DROOLS  # so that samples leave
-    spent, found = run("Drools", events, drools_mean(window_s, HIGH, LOW), firing=1)
-    _check(DROOLS, found[found[:, 0] // 2 <= times[-1]], table, window_s, once=True)
+    spent, changes = run("Drools", events, drools_mean(window_s, HIGH, LOW), firing=1)
+    _check(DROOLS, changes[changes[:, 0] // 2 <= times[-1]], table, window_s, once=True)
     return n / spent
 
 
@@ -213,8 +213,8 @@ def _flink(keys: int, n: int) -> float:
                 columns = {"k": "BIGINT", "t": "TIMESTAMP", "x": "BIGINT"}
                 events = Events(f"{folder}/rows", columns, 0)
                 spent, rows = engine.run(events, queries, ("k", "t", "level"), folder)
-    found = rows.select((2 * rows["t"] + (rows["level"] == 0)).alias("m"), "k").to_numpy()
-    _check(FLINK, found, table, leaving=False)
+    changes = rows.select((2 * rows["t"] + (rows["level"] == 0)).alias("m"), "k").to_numpy()
+    _check(FLINK, changes, table, leaving=False)
     return n / spent.cpu
 
 
@@ -334,7 +334,7 @@ def _run(definition: Any, cuts: list[pa.Table]) -> tuple[float, pa.Table]:
 
 def _check(
     side: str,
-    found: npt.NDArray[np.int64],
+    changes: npt.NDArray[np.int64],
     table: pa.Table,
     window_s: int = WINDOW_S,
     *,
@@ -347,7 +347,7 @@ def _check(
     leaving: windows are evaluated as samples leave, too. once: only after all that happens in a millisecond. of_keys: those up
     to the last sample of each key
     """
-    expected, ours = _expected(table, window_s, leaving, once), {(int(a), int(b)) for a, b in found}
+    expected, ours = _expected(table, window_s, leaving, once), {(int(a), int(b)) for a, b in changes}
     if of_keys:
         last = dict(zip(table["k"].to_pylist(), _milliseconds(table["t"]).tolist(), strict=True))
         expected, ours = ({(m, k) for m, k in of if m // 2 <= last[k]} for of in (expected, ours))
@@ -360,7 +360,7 @@ def _expected(table: pa.Table, window_s: int, leaving: bool, once: bool) -> set[
     keys, times = table["k"].to_numpy(), _milliseconds(table["t"])
     amounts, last = table["x"].to_numpy(), int(times[-1])
     order = np.argsort(keys, kind="stable")
-    found = set()
+    expected = set()
     for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
         leaves = times[places] + 1_000 * window_s
         moments = np.r_[leaves, times[places]]
@@ -380,8 +380,8 @@ def _expected(table: pa.Table, window_s: int, leaving: bool, once: bool) -> set[
             moment, rises = int(moments[by_time[place]]), bool(means[place] > HIGH)
             if moment <= last and is_open != rises:
                 is_open = rises
-                found.add((2 * moment + (not rises), int(keys[places[0]])))
-    return found
+                expected.add((2 * moment + (not rises), int(keys[places[0]])))
+    return expected
 
 
 # -- much state, little work ----------------------------------------------------------------------------------------

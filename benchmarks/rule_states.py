@@ -96,8 +96,8 @@ def _rule(n: int) -> float:
     )
     speed, rows = _run(rules, [{"readings": table} for table in _table(n)])
     times = rows["match_time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
-    found = list(zip(rows["k"].to_pylist(), times, strict=True))
-    _check("windrow", found, _above(n)[1])
+    changes = list(zip(rows["k"].to_pylist(), times, strict=True))
+    _check("windrow", changes, _above(n)[1])
     return speed
 
 
@@ -111,15 +111,15 @@ def _esper(n: int) -> float:
     seconds, matches = run("Means", events, f"{WINDOW_MS // 1_000} {HIGH}")
     last = {(key, moment >> 1): moment & 1 for moment, key in matches.tolist()}
     # Behind the last reading time comes in one leap.
-    found = [one for one, is_above in last.items() if is_above and one[1] < n]
-    _check(ESPER, found, {one for one in _above(n)[0] if one[1] < n})
+    changes = [one for one, is_above in last.items() if is_above and one[1] < n]
+    _check(ESPER, changes, {one for one in _above(n)[0] if one[1] < n})
     return n / seconds
 
 
-def _check(side: str, found: list[tuple[int, int]], wanted: set[tuple[int, int]]) -> None:
+def _check(side: str, changes: list[tuple[int, int]], wanted: set[tuple[int, int]]) -> None:
     """Raise unless a side found the right moments, each once."""
-    assert len(found) == len(wanted) and set(found) == wanted, (
-        f"{side} found {len(found):,} moments, {len(set(found) & wanted):,} of {len(wanted):,}"
+    assert len(changes) == len(wanted) and set(changes) == wanted, (
+        f"{side} found {len(changes):,} moments, {len(set(changes) & wanted):,} of {len(wanted):,}"
     )
 
 

@@ -33,27 +33,29 @@ def rules(context: Context) -> list[Row]:
         context.bar.write(f"rules run without Esper and Drools: {', '.join(absent)} cannot be found")
         engines = {}
     one: dict[str, Rules] = {"pairs": [(0, AMOUNTS, False)], "absences": [(0, AMOUNTS, True)]}
-    found = []
+    measures = []
     for name, written in one.items():
         flink = {FLINK: 10.0} if engines else {}
-        found += _beside(context, f"rules: one rule, {name}", written, n, {JOIN: 0.7, **engines, **flink})
+        measures += _compared(
+            context, f"rules: one rule, {name}", written, n, {JOIN: 0.7, **engines, **flink}
+        )
         samples = context.interleave({"windrow": partial(fresh, _windrow, written, n // 3, SMALL)})
         small = median(samples["windrow"])
         what = f"rules: one rule, {name}, commits of {SMALL:,}"
-        found.append(
+        measures.append(
             Row(what, "messages/s", small, bound="required >= 50,000", meets=small >= 50_000, samples=samples)
         )
     for k, least, size in ((20, 100_000, n // 4), (100, 25_000, n // 10)):
         written = [(i // 4, AMOUNTS, False) for i in range(k)]
         most = {name: 10.0 for name in engines}
-        found += _beside(context, f"rules: {k} rules over nearly all orders", written, size, most, least)
+        measures += _compared(context, f"rules: {k} rules over nearly all orders", written, size, most, least)
     written = [(i * 10, i * 10 + 10, False) for i in range(100)]
     most = {ESPER: 2.0} if engines else {}
-    found += _beside(context, "rules: 100 rules, each its share", written, n, most, 300_000)
-    return [*found, *rule_states(context)]
+    measures += _compared(context, "rules: 100 rules, each its share", written, n, most, 300_000)
+    return [*measures, *rule_states(context)]
 
 
-def _beside(
+def _compared(
     context: Context, what: str, written: Rules, n: int, others: dict[str, float], least: int | None = None
 ) -> Iterator[Row]:
     """One workload of all sides; the matches of each are compared first."""
@@ -89,11 +91,11 @@ def _expected(written: Rules, n: int) -> set[tuple[int, int]]:
     events = _events(n)
     orders = events[events[:, 0] == 0]
     acked = np.isin(orders[:, 1], events[events[:, 0] == 1][:, 1])
-    found = set()
+    matches = set()
     for i, (low, high, absent) in enumerate(written):
         taken = (orders[:, 3] >= low) & (orders[:, 3] < high) & (acked != absent)
-        found |= {(i, row) for row in orders[taken, 1].tolist()}
-    return found
+        matches |= {(i, row) for row in orders[taken, 1].tolist()}
+    return matches
 
 
 def _tables(n: int, commit: int) -> list[dict[str, pa.Table]]:
@@ -176,8 +178,8 @@ def _foreign(side: str, written: Rules, n: int) -> float:
 
 def _check(side: str, matches: Any, written: Rules, n: int) -> None:
     """Raise unless a side found the right matches, each once."""
-    found = list(matches)
+    matched = list(matches)
     wanted = _expected(written, n)
-    assert len(found) == len(wanted) and set(found) == wanted, (
-        f"{side} found {len(found):,} matches, {len(set(found) & wanted):,} of {len(wanted):,}"
+    assert len(matched) == len(wanted) and set(matched) == wanted, (
+        f"{side} found {len(matched):,} matches, {len(set(matched) & wanted):,} of {len(wanted):,}"
     )

@@ -57,8 +57,8 @@ def departures(days: int) -> pd.DataFrame:
 
 def by_shift(flights: pd.DataFrame) -> list[pa.Table]:
     """The same, six hours in each table."""
-    found = flights.groupby(flights["at"].dt.floor("6h"), sort=True)
-    return [pa.Table.from_pandas(shift, SCHEMA, preserve_index=False) for _, shift in found]
+    shifts = flights.groupby(flights["at"].dt.floor("6h"), sort=True)
+    return [pa.Table.from_pandas(shift, SCHEMA, preserve_index=False) for _, shift in shifts]
 
 
 # -- the job ----------------------------------------------------------------------------------------------------------
@@ -120,17 +120,17 @@ class Airport:
 
 def incidents_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
     """Opening and end of each incident, by one loop over flights that leave, and leave the window."""
-    found = []
-    for origin, some in flights.groupby("origin"):
+    rows = []
+    for origin, part in flights.groupby("origin"):
         airport = Airport()
-        for at, delay in zip(some["at"], some["dep_delay"].astype("int64"), strict=True):
+        for at, delay in zip(part["at"], part["dep_delay"].astype("int64"), strict=True):
             airport.leave(at)
             airport.inside.append((at, delay))
             airport.total += delay
             airport.judge(at)
         airport.leave(flights["at"].max())
-        found += [(origin, *one) for one in airport.incidents]
-    return pd.DataFrame(found, columns=["origin", "opened", "ended"])
+        rows += [(origin, *one) for one in airport.incidents]
+    return pd.DataFrame(rows, columns=["origin", "opened", "ended"])
 
 
 def incidents(rows: pa.Table) -> pd.DataFrame:
@@ -144,7 +144,7 @@ def sorted_(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
     return sorted(frame.itertuples(index=False, name=None))
 
 
-def draw(flights: pd.DataFrame, found: pd.DataFrame, path: str) -> None:
+def draw(flights: pd.DataFrame, alerts: pd.DataFrame, path: str) -> None:
     """Delays of each airport, a mean for each hour, with the incidents shaded."""
     import matplotlib
 
@@ -152,12 +152,12 @@ def draw(flights: pd.DataFrame, found: pd.DataFrame, path: str) -> None:
     import matplotlib.pyplot as plt
 
     first = flights["at"].min().floor("D")
-    some = flights[flights["at"] < first + pd.Timedelta(days=31)]
+    month = flights[flights["at"] < first + pd.Timedelta(days=31)]
     figure, axes = plt.subplots(3, 1, figsize=(12, 7), sharex=True)
-    for axis, (origin, own) in zip(axes, some.groupby("origin"), strict=True):
+    for axis, (origin, own) in zip(axes, month.groupby("origin"), strict=True):
         hourly = own.set_index("at").dep_delay.resample("1h").mean()
         axis.plot(hourly.index, hourly, linewidth=0.8)
-        for one in found[(found.origin == origin) & (found.opened < some["at"].max())].itertuples():
+        for one in alerts[(alerts.origin == origin) & (alerts.opened < month["at"].max())].itertuples():
             axis.axvspan(one.opened, one.ended, color="tab:red", alpha=0.3)
         axis.set_ylabel(f"{origin}, minutes")
     figure.tight_layout()
@@ -184,26 +184,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         died = in_a_process(options.folder, options.days, box.port, True)
         done = in_a_process(options.folder, options.days, box.port, False)
     rows = wr.read_panes(os.path.join(options.folder, "out"))
-    found, wanted = incidents(rows), incidents_by_pandas(flights)
+    actual, wanted = incidents(rows), incidents_by_pandas(flights)
     print(
-        f"{len(flights):,} flights, {len(found)} incidents; the job was killed within one ({died}) and went on ({done})"
+        f"{len(flights):,} flights, {len(actual)} incidents; the job was killed within one ({died}) and went on ({done})"
     )
     print(
-        f"{len(box.mails)} mails of {len(box.keys)} rows, {sum(found.ended > found.opened)} incidents have a length"
+        f"{len(box.mails)} mails of {len(box.keys)} rows, {sum(actual.ended > actual.opened)} incidents have a length"
     )
-    draw(flights, found, os.path.join(options.folder, "incidents.png"))
+    draw(flights, actual, os.path.join(options.folder, "incidents.png"))
     whole = pa.Table.from_pandas(flights, SCHEMA, preserve_index=False)
     for minutes in (30, 45, 60):
-        some = incidents(alert(minutes).backtest(whole, commits="1 day"))
-        length = (some.ended - some.opened).sum()
+        other = incidents(alert(minutes).backtest(whole, commits="1 day"))
+        length = (other.ended - other.opened).sum()
         print(
-            f"opened above {minutes} minutes: {len(some)} incidents, {length.total_seconds() / 60:,.0f} minutes open"
+            f"opened above {minutes} minutes: {len(other)} incidents, {length.total_seconds() / 60:,.0f} minutes open"
         )
-        if minutes == OPENS and sorted_(some) != sorted_(wanted):
+        if minutes == OPENS and sorted_(other) != sorted_(wanted):
             print("the backtest is not what pandas makes of it")
             return 1
     openings = rows.filter(pa.compute.equal(rows.column("action"), "mail")).num_rows
-    same = sorted_(found) == sorted_(wanted)
+    same = sorted_(actual) == sorted_(wanted)
     print("incidents equal those of pandas" if same else "INCIDENTS DIFFER FROM THOSE OF PANDAS")
     return 0 if same and died == -signal.SIGKILL and done == 0 and len(box.keys) >= openings else 1
 

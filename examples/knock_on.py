@@ -118,21 +118,22 @@ def hash_of(tail: str) -> int:
 TIMES = {"landings": "landed", "departures": "left", "flights": "left", "cancelled": "scheduled"}
 
 
-def days(given: dict[str, pd.DataFrame]) -> Iterator[dict[str, pa.Table]]:
+def days(tables: dict[str, pd.DataFrame]) -> Iterator[dict[str, pa.Table]]:
     """The messages of each day; the wind before the first."""
-    yield {"wind": pa.Table.from_pandas(given["wind"], preserve_index=False)}
+    yield {"wind": pa.Table.from_pandas(tables["wind"], preserve_index=False)}
     parts = {
-        name: dict(list(given[name].groupby(given[name][time].dt.floor("D")))) for name, time in TIMES.items()
+        name: dict(list(tables[name].groupby(tables[name][time].dt.floor("D"))))
+        for name, time in TIMES.items()
     }
-    for day in sorted({day for some in parts.values() for day in some}):
+    for day in sorted({day for part in parts.values() for day in part}):
         yield {n: pa.Table.from_pandas(p[day], preserve_index=False) for n, p in parts.items() if day in p}
 
 
-def run(given: dict[str, pd.DataFrame], out: str, killed_after: int | None) -> None:
+def run(feeds: dict[str, pd.DataFrame], out: str, killed_after: int | None) -> None:
     """Feed a day a commit; after so many the process kills itself."""
     sink = wr.sinks.parquet(os.path.join(out, "rows"))
     with rules().open(os.path.join(out, "job"), sink=sink) as op:
-        for number, tables in enumerate(days(given)):
+        for number, tables in enumerate(days(feeds)):
             op.add_messages(tables)
             op.timeout()
             if number == killed_after:
@@ -143,23 +144,23 @@ def run(given: dict[str, pd.DataFrame], out: str, killed_after: int | None) -> N
 # -- the check ------------------------------------------------------------------------------------------------------
 
 
-def by_pandas(given: dict[str, pd.DataFrame], late: int = 60) -> dict[str, set[tuple[int, ...]]]:
+def by_pandas(tables: dict[str, pd.DataFrame], late: int = 60) -> dict[str, set[tuple[int, ...]]]:
     """Compute as a batch job would, as ids."""
-    departures = given["departures"]
-    of_tail = {tail: some.sort_values("left") for tail, some in departures.groupby("tailnum")}
+    departures = tables["departures"]
+    of_tail = {tail: rows.sort_values("left") for tail, rows in departures.groupby("tailnum")}
     knock, unseen = set(), set()
-    for one in given["landings"][given["landings"].arr_delay >= late].itertuples():
+    for one in tables["landings"][tables["landings"].arr_delay >= late].itertuples():
         after = of_tail[one.tailnum]
         after = after[(after.left >= one.landed) & (after.left <= one.landed + HALF_DAY)]
         first = after[after.left == after.left.min()]
         knock |= {(one.id, n) for n in first[first.dep_delay >= 30].id}
-    for one in given["cancelled"].itertuples():
+    for one in tables["cancelled"].itertuples():
         seen = of_tail.get(one.tailnum)
         if seen is None or not seen.left.between(one.scheduled, one.scheduled + DAY).any():
             unseen.add((one.id,))
-    strong = given["wind"][given["wind"].speed > 25]
+    strong = tables["wind"][tables["wind"].speed > 25]
     windy = departures[departures.dep_delay >= 120].merge(strong, on=["origin", "hour"])
-    pairs = given["flights"].merge(given["flights"], on="tailnum", suffixes=("", "_b"))
+    pairs = tables["flights"].merge(tables["flights"], on="tailnum", suffixes=("", "_b"))
     twice = pairs[
         (pairs.left < pairs.left_b) & (pairs.left_b < pairs.landed) & (pairs.landed < pairs.landed_b)
     ]
@@ -177,9 +178,9 @@ def compare(rows: pd.DataFrame, truth: dict[str, set[tuple[int, ...]]]) -> bool:
     print(f"\n{'rule':20}{'windrow':>10}{'pandas':>10}")
     for name, ids in truth.items():
         own = rows[rows.rule == name][["first", "second"]].itertuples(index=False)
-        found = [tuple(int(n) for n in one if not pd.isna(n)) for one in own]
-        print(f"{name:20}{len(found):>10,}{len(ids):>10,}")
-        equal &= sorted(found) == sorted(ids)
+        matches = [tuple(int(n) for n in one if not pd.isna(n)) for one in own]
+        print(f"{name:20}{len(matches):>10,}{len(ids):>10,}")
+        equal &= sorted(matches) == sorted(ids)
     print(f"pandas equality: {'EQUAL' if equal else 'NOT EQUAL'}")
     return equal
 
@@ -193,9 +194,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))
     out = chosen.out or os.path.join("out", "rules-quick" if chosen.quick else "rules")
-    given = frames(2 if chosen.quick else 12, chosen.every)
+    tables = frames(2 if chosen.quick else 12, chosen.every)
     if chosen.killed_after is not None:
-        run(given, out, chosen.killed_after)
+        run(tables, out, chosen.killed_after)
         return 1
     shutil.rmtree(out, ignore_errors=True)
     os.makedirs(out)
@@ -203,19 +204,19 @@ def main(arguments: list[str] | None = None) -> int:
     again += ["--every", str(chosen.every), "--out", out, "--killed-after", "20"]
     died = subprocess.run(again, check=False).returncode
     print(f"killed after 20 days: {'SIGKILL' if died == -signal.SIGKILL else died}; the job is opened again")
-    run(given, out, None)
+    run(tables, out, None)
     rows = wr.read_panes(os.path.join(out, "rows"), operator="knock_on").to_pandas()
-    equal = compare(rows, by_pandas(given)) and died == -signal.SIGKILL
+    equal = compare(rows, by_pandas(tables)) and died == -signal.SIGKILL
     with wr.read_state(os.path.join(out, "job"), definition=rules()) as state:
         row = rows[rows.rule == "knock on"].iloc[0].to_dict()
         row["messages"] = list(row["messages"])
         [explained] = state.explain(row)
         print("\nOne of them\n  " + "\n  ".join(explained.reasons))
-    tails = {name: frame[frame.tailnum < "N2"] for name, frame in given.items() if name != "wind"}
-    other = rules(late=120).backtest({**tails, "wind": given["wind"]}, commits="1 day")
-    found = sum(name == "knock on" for name in other["rule"].to_pylist())
-    print(f"\nOf landings two hours late, of aircraft up to N2: {found:,}, by a backtest")
-    equal &= found == len(by_pandas({**tails, "wind": given["wind"]}, 120)["knock on"])
+    tails = {name: frame[frame.tailnum < "N2"] for name, frame in tables.items() if name != "wind"}
+    other = rules(late=120).backtest({**tails, "wind": tables["wind"]}, commits="1 day")
+    count = sum(name == "knock on" for name in other["rule"].to_pylist())
+    print(f"\nOf landings two hours late, of aircraft up to N2: {count:,}, by a backtest")
+    equal &= count == len(by_pandas({**tails, "wind": tables["wind"]}, 120)["knock on"])
     return 0 if equal else 1
 
 

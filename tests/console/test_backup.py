@@ -55,7 +55,7 @@ class Running:
                     op.add_messages(messages(range(at, at + 10)))
                     clock.advance("10 seconds")
                     op.timeout()
-                    self.history[op.last_commit] = told(op)
+                    self.history[op.last_commit] = answers_of(op)
                     at += 10
                     if at == 30:
                         self._begun.set()
@@ -65,7 +65,7 @@ class Running:
             self._begun.set()
 
 
-def told(operator: Any) -> Any:
+def answers_of(operator: Any) -> Any:
     stored = operator.get_messages() if operator.definition.full_state else []
     return operator.get_windows(), stored, operator.next_offsets(), operator.watermark
 
@@ -87,12 +87,12 @@ def test_every_copy_of_a_running_job_opens_as_of_its_commit(
         clock.advance("10 days")
         with definition.open(str(copy), clock=clock, sink=wr.sinks.memory()) as op:
             assert op.last_commit == said.commit
-            assert told(op) == running.history[said.commit]
+            assert answers_of(op) == running.history[said.commit]
             at = said.commit * 10
             op.add_messages(messages(range(at, at + 10)))
             op.timeout()
             if said.commit + 1 in running.history:
-                assert told(op) == running.history[said.commit + 1]
+                assert answers_of(op) == running.history[said.commit + 1]
 
 
 def test_panes_that_may_not_be_out_come_with_the_copy(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_panes_that_may_not_be_out_come_with_the_copy(tmp_path: Path) -> None:
         op.add_messages(messages(range(30)))
         op.timeout()
     backup(str(tmp_path / "job"), str(tmp_path / "copy"))
-    given = wr.sinks.memory()
-    with definition.open(str(tmp_path / "copy"), clock=clock, sink=given):
-        assert [(p.key["k"], p.values["n"]) for p in given.panes][:3] == [("a", 4), ("b", 3), ("c", 3)]
+    sink = wr.sinks.memory()
+    with definition.open(str(tmp_path / "copy"), clock=clock, sink=sink):
+        assert [(p.key["k"], p.values["n"]) for p in sink.panes][:3] == [("a", 4), ("b", 3), ("c", 3)]
     for lost in (tmp_path / "job" / "panes").iterdir():
         lost.unlink()
     with pytest.raises(StateLost, match="panes of commit 1, which may not be published yet, are gone"):
@@ -154,11 +154,11 @@ def test_the_command_says_what_it_copied(tmp_path: Path, windrow: Run) -> None:
     run_job(counts(), tmp_path / "job", range(30))
     said = windrow("backup", tmp_path / "job", tmp_path / "copy")
     assert said.code == 0 and "as of commit 5" in said.out
-    told = windrow("backup", tmp_path / "job", tmp_path / "second", "--json").lines[0]
+    report = windrow("backup", tmp_path / "job", tmp_path / "second", "--json").lines[0]
     files = [p for p in (tmp_path / "second").rglob("*") if p.is_file()]
-    assert told == {
+    assert report == {
         "location": str(tmp_path / "second"),
-        "job": told["job"],
+        "job": report["job"],
         "commit": 5,
         "files": len(files),
         "bytes": sum(p.stat().st_size for p in files),

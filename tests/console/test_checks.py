@@ -31,7 +31,7 @@ def ages_fast(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["incremental", "full state"], scope="module")
-def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = tmp_path_factory.mktemp("made") / "job"
     with pytest.MonkeyPatch.context() as patch:
         ages_fast(patch)
@@ -40,10 +40,10 @@ def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def job(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def job(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it."""
     ages_fast(monkeypatch)
-    return Path(shutil.copytree(made, tmp_path / "job"))
+    return Path(shutil.copytree(template, tmp_path / "job"))
 
 
 def flip(path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_running_job_is_whole(windrow: Run, tmp_path: Path, on_disk: bool) -> 
     ],
 )
 def test_a_flipped_bit_is_found(windrow: Run, job: Path, pattern: str) -> None:
-    found = sorted(job.glob(pattern))
-    flip(found[-2 if pattern.startswith("log") else -1])  # the last record would be torn, and void
+    files = sorted(job.glob(pattern))
+    flip(files[-2 if pattern.startswith("log") else -1])  # the last record would be torn, and void
     code, out, _ = windrow("verify", job)
     assert code == 1 and "WRONG" in out
     [report] = windrow("verify", job, "--json").lines

@@ -16,16 +16,16 @@ Run = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = tmp_path_factory.mktemp("made") / "job"
     run_job(counts(), job, range(60))
     return job
 
 
 @pytest.fixture
-def job(made: Path, tmp_path: Path) -> Path:
+def job(template: Path, tmp_path: Path) -> Path:
     """A copy of it."""
-    return Path(shutil.copytree(made, tmp_path / "job"))
+    return Path(shutil.copytree(template, tmp_path / "job"))
 
 
 def test_describe_says_definition_progress_and_offsets(windrow: Run, job: Path) -> None:

@@ -74,7 +74,7 @@ def result(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job whose last commit is not published, and its sink."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
@@ -96,28 +96,28 @@ def kind_of(path: Path) -> str:
 
 def judged(folder: Path, wanted: Any) -> str:
     """Whether the damage is detected, or nothing comes of it, also where nobody verifies. Raises where neither is so."""
-    found = "verify: wrong" if verify(str(folder / "job")).wrong else "verify: whole"
+    verdict = "verify: wrong" if verify(str(folder / "job")).wrong else "verify: whole"
     sink = "sink: wrong" if manifests.verify(str(folder / "out"))[1] else "sink: whole"
     try:
         assert result(folder) == wanted
     except WindrowError as error:
-        return f"{found}, {sink}, {type(error).__name__}"
-    return f"{found}, {sink}, the same"
+        return f"{verdict}, {sink}, {type(error).__name__}"
+    return f"{verdict}, {sink}, the same"
 
 
 @pytest.mark.timeout(1200)
-def test_a_flipped_byte_is_detected_or_changes_nothing(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made, tmp_path / "whole")
+def test_a_flipped_byte_is_detected_or_changes_nothing(template: Path, tmp_path: Path) -> None:
+    shutil.copytree(template, tmp_path / "whole")
     wanted = result(tmp_path / "whole")
     chance, outcomes = random.Random(26), Counter[str]()
     by_kind: dict[str, list[Path]] = {}
-    for path in sorted(p for p in made.rglob("*") if p.is_file() and p.stat().st_size):
-        by_kind.setdefault(kind_of(path.relative_to(made)), []).append(path)
+    for path in sorted(p for p in template.rglob("*") if p.is_file() and p.stat().st_size):
+        by_kind.setdefault(kind_of(path.relative_to(template)), []).append(path)
     for kind, paths in by_kind.items():
         for _ in range(FLIPS):
             path = chance.choice(paths)
-            folder = Path(shutil.copytree(made, tmp_path / "damaged"))
-            damaged = folder / path.relative_to(made)
+            folder = Path(shutil.copytree(template, tmp_path / "damaged"))
+            damaged = folder / path.relative_to(template)
             data = bytearray(damaged.read_bytes())
             at = chance.randrange(len(data))
             data[at] ^= 1 << chance.randrange(8)
@@ -125,15 +125,15 @@ def test_a_flipped_byte_is_detected_or_changes_nothing(made: Path, tmp_path: Pat
             try:
                 outcomes[f"{kind}: {judged(folder, wanted)}"] += 1
             except BaseException as error:
-                raise AssertionError(f"byte {at} of {path.relative_to(made)}") from error
+                raise AssertionError(f"byte {at} of {path.relative_to(template)}") from error
             shutil.rmtree(folder)
     print(*sorted(outcomes.items()), sep="\n")
 
 
 @pytest.mark.timeout(1200)
-def test_a_damaged_pane_file_is_not_published(made: Path, tmp_path: Path) -> None:
+def test_a_damaged_pane_file_is_not_published(template: Path, tmp_path: Path) -> None:
     """A flipped value would still be Parquet: the footer's own numbers are all that Parquet checks."""
-    folder = Path(shutil.copytree(made, tmp_path / "damaged"))
+    folder = Path(shutil.copytree(template, tmp_path / "damaged"))
     path = max((folder / "job" / "panes").iterdir())
     whole, values = path.read_bytes(), 0
     for at in range(4, len(whole), len(whole) // usually(8, deep=250)):

@@ -143,12 +143,12 @@ def test_the_dashboard_is_what_its_program_makes() -> None:
 def expressions() -> dict[str, str]:
     """Return what panels and rules evaluate, by title; of rules the side that is compared."""
     board = json.loads((OBSERVE / "grafana" / "windrow.json").read_text(encoding="utf-8"))
-    found = {f"{p['title']} {t['refId']}": t["expr"] for p in board["panels"] for t in p["targets"]}
+    queries = {f"{p['title']} {t['refId']}": t["expr"] for p in board["panels"] for t in p["targets"]}
     rules = yaml.safe_load((OBSERVE / "rules.yaml").read_text(encoding="utf-8"))
     for rule in rules["groups"][0]["rules"]:
         [left] = re.findall(r"^(.*) [<>] \d+$", rule["expr"])
-        found[rule["alert"]] = left
-    return found
+        queries[rule["alert"]] = left
+    return queries
 
 
 def test_panels_and_rules_name_every_metric_and_no_other() -> None:
@@ -160,9 +160,9 @@ def test_panels_and_rules_name_every_metric_and_no_other() -> None:
 
 def prometheus(name: str) -> str:
     """Return a program of Debian's package; the test fails where it is missing."""
-    found = shutil.which(name)
-    assert found is not None, f"{name} is missing: run docker/observe/prometheus.sh"
-    return found
+    program = shutil.which(name)
+    assert program is not None, f"{name} is missing: run docker/observe/prometheus.sh"
+    return program
 
 
 def test_the_rules_fire_as_their_tests_say() -> None:

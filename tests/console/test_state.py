@@ -16,16 +16,16 @@ Run = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = tmp_path_factory.mktemp("made") / "job"
     begun(KINDS["full state"], job, range(60))
     return job
 
 
 @pytest.fixture
-def job(made: Path, tmp_path: Path) -> Path:
+def job(template: Path, tmp_path: Path) -> Path:
     """A copy of it."""
-    return Path(shutil.copytree(made, tmp_path / "job"))
+    return Path(shutil.copytree(template, tmp_path / "job"))
 
 
 def test_windows_of_a_running_job(windrow: Run, tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_windows_of_a_running_job(windrow: Run, tmp_path: Path) -> None:
         before = listing(tmp_path / "job")
         code, _, err = said = windrow("windows", tmp_path / "job", "--json")
         assert (code, err) == (0, "")
-        told = [(w.key["k"], w.values["n"], w.values["total"], w.fired) for w in op.get_windows()]
-        assert [(r["k"], r["n"], r["total"], r["fired"]) for r in said.lines] == told != []
+        windows = [(w.key["k"], w.values["n"], w.values["total"], w.fired) for w in op.get_windows()]
+        assert [(r["k"], r["n"], r["total"], r["fired"]) for r in said.lines] == windows != []
         assert listing(tmp_path / "job") == before
 
 
@@ -98,8 +98,8 @@ def test_messages_of_one_input_of_a_join(windrow: Run, tmp_path: Path) -> None:
     assert code == 1 and "['orders', 'payments']" in err
     lines = windrow("windows", tmp_path / "job", "--input", "payments", "--json").lines
     with wr.read_state(str(tmp_path / "job")) as state:
-        told = [(w.messages, w.fired) for w in state.get_windows(input="payments")]
-    assert [(r["messages"], r["fired"]) for r in lines] == told != []
+        windows = [(w.messages, w.fired) for w in state.get_windows(input="payments")]
+    assert [(r["messages"], r["fired"]) for r in lines] == windows != []
     code, _, err = windrow("windows", tmp_path / "job")
     assert code == 1 and "'join' has several inputs: say which, of ['orders', 'payments']" in err
 
@@ -158,11 +158,11 @@ def test_a_message_too_late_for_one_window_is_not_among_its_messages(windrow: Ru
         for offset, second in enumerate((5, 22, 15)):  # at 22, [0, 20) is closed; [10, 30) takes 15 still
             op.add_message(wr.Message({"t": second * SECOND, "x": offset}, wr.Position("topic", 0, offset)))
         op.timeout()
-    told = {}
+    reasons = {}
     for start in (0, 10 * SECOND):
         [one] = windrow("explain", tmp_path / "job", start, "--json").lines
-        told[start] = [p["offset"] for p in one["positions"]], one["messages"]
-    assert told == {0: ([0], 1), 10 * SECOND: ([2, 1], 2)}
+        reasons[start] = [p["offset"] for p in one["positions"]], one["messages"]
+    assert reasons == {0: ([0], 1), 10 * SECOND: ([2, 1], 2)}
 
 
 def test_a_tuple_window_is_explained_by_its_first_number(windrow: Run, tmp_path: Path) -> None:
@@ -221,14 +221,14 @@ def test_a_definition_that_the_log_cannot_show_is_named(
     assert "pass definition=" in windrow("windows", "job").err
     lines = windrow("windows", "job", "--definition", "my_jobs:late", "--json").lines
     assert [r["late"] for r in lines][:3] == [4, 3, 3]
-    for wrong, told in (
+    for wrong, message in (
         ("my_jobs", ""),
         ("my_jobs:none", ""),
         ("nothing:late", ""),
         ("os:system", "built-in function"),
     ):
         code, _, err = windrow("windows", "job", "--definition", wrong)
-        assert code == 1 and (told or wrong) in err
+        assert code == 1 and (message or wrong) in err
     (tmp_path / "file").write_text("")
     assert "is no windrow location" in windrow("windows", "file").err
 

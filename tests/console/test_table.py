@@ -85,13 +85,13 @@ def test_alerts_now_and_as_of_a_commit_and_the_samples_of_the_one_that_opened(
         for second, x in enumerate((70, 99, 90, 10, 20)):
             op.add_messages([{"t": second * S, "k": "a", "x": x}])
             op.next_offsets()
-        found = {}
+        tables = {}
         for commit in (1, 3, None):
             asked = () if commit is None else ("--as-of", commit)
             [row] = windrow("table", job, "alerts", "--key", "k=a", *asked, "--json").lines
-            found[commit] = [row[n] for n in ("status", "count", "samples", "mean", "due")]
+            tables[commit] = [row[n] for n in ("status", "count", "samples", "mean", "due")]
         [why] = windrow("explain", job, 1 * S, "--key", "k=a", "--as-of", 2, "--json").lines
-    assert found == {
+    assert tables == {
         1: ["CANCEL", 0, 1, 70.0, None],
         3: ["REPEAT", 1, 3, 259 / 3, "mail repeat 1970-01-01 01:00:10"],
         None: ["CANCEL", 0, 5, 57.8, None],

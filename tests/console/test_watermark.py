@@ -22,7 +22,7 @@ def at(second: int, i: int, key: str = "a") -> wr.Message:
     return wr.Message({"k": key, "t": NOW_US + second * SECOND, "x": 1}, wr.Position("topic", 0, i))
 
 
-def told(op: wr.runners.embedded.Embedded) -> list[tuple[int, str, str, int]]:
+def brief(op: wr.runners.embedded.Embedded) -> list[tuple[int, str, str, int]]:
     panes = [
         ((p.window.start_us - NOW_US) // SECOND, p.key["k"], p.timing.value, p["n"]) for p in op.get_result()
     ]
@@ -35,9 +35,9 @@ def run_ahead(place: Path, definition: wr.Aggregate) -> None:
     with definition.open(str(place), clock=ManualClock("2020-01-01 00:00Z")) as op:
         for i in range(0, 40):
             op.add_message(at(i, i))
-        assert told(op) == [(0, "a", "ON_TIME", 10), (10, "a", "ON_TIME", 10), (20, "a", "ON_TIME", 10)]
+        assert brief(op) == [(0, "a", "ON_TIME", 10), (10, "a", "ON_TIME", 10), (20, "a", "ON_TIME", 10)]
         op.add_message(at(10 * 365 * 86_400, 40, "wrong"))
-        assert told(op) == [(30, "a", "ON_TIME", 10)]
+        assert brief(op) == [(30, "a", "ON_TIME", 10)]
         op.add_message(at(41, 41))
         op.timeout()
         assert [d.reason for d in op.dead_letters()] == ["out_of_retention"]
@@ -67,7 +67,7 @@ def test_a_watermark_that_ran_ahead_is_set_back_and_what_comes_is_counted(
         assert op.next_offsets() == {("topic", 0): 42}
         for i in range(42, 62):
             op.add_message(at(i, i))
-        assert told(op) == [(40, "a", "ON_TIME", 8), (50, "a", "ON_TIME", 10)]
+        assert brief(op) == [(40, "a", "ON_TIME", 8), (50, "a", "ON_TIME", 10)]
         assert op.dead_letters() == [d for d in op.dead_letters() if d.position.offset == 41]
         held = {(w.window.start_us - NOW_US) // SECOND for w in op.get_windows()}
         assert 60 in held and 10 * 365 * 86_400 in held  # the wrong one waits for its time
@@ -100,16 +100,16 @@ def test_a_now_that_ran_ahead_is_set_back_and_periods_tick_again(windrow: Run, t
         op.add_message(at(0, 0))
         clock.advance("365 days")  # somebody set it
         op.timeout()
-        assert told(op) == [(0, "a", "EARLY", 1)]
+        assert brief(op) == [(0, "a", "EARLY", 1)]
     assert windrow("watermark", tmp_path, "--set-now", "2020-01-01 00:00:05").code == 0
     clock = ManualClock(NOW_US + 5 * SECOND)
     with definition.open(str(tmp_path), clock=clock) as op:
         op.add_message(at(1, 1))
         op.timeout()
-        assert told(op) == []
+        assert brief(op) == []
         clock.advance("6 seconds")
         op.timeout()
-        assert told(op) == [(0, "a", "EARLY", 2)]
+        assert brief(op) == [(0, "a", "EARLY", 2)]
 
 
 def test_what_cannot_be_set_back_is_refused_and_nothing_is_claimed(windrow: Run, tmp_path: Path) -> None:

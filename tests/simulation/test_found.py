@@ -50,7 +50,7 @@ DEFINITION = wr.Aggregate(
 P0, P1 = (":topic", 0), (":topic", 1)
 
 
-class Told:
+class RecordedSink:
     """A sink that says which commit it has."""
 
     def __init__(self, has: int) -> None:
@@ -69,11 +69,11 @@ class Drivers:
     def __init__(self, location: Path) -> None:
         self.location, self.records = str(location), MemoryRecords()
 
-    def open(self, sink: Any = None, letters: Any = None) -> BatchProtocol:
+    def open(self, sink: Any = None, dead_letters: Any = None) -> BatchProtocol:
         log = MemoryLog(self.records)
         job = Job(self.location, [DEFINITION], shards=1, clock=ManualClock(), log=log)
         sinks = {} if sink is None else {DEFINITION.name: sink}
-        publisher = Publisher(job, (DEFINITION,), sinks, letters)
+        publisher = Publisher(job, (DEFINITION,), sinks, dead_letters)
         return BatchProtocol(job, (DEFINITION,), publisher, sleep=lambda seconds: None)
 
 
@@ -188,7 +188,7 @@ def test_the_end_of_a_run_is_one_commit_whatever_it_died_of(drivers: Drivers) ->
 
 def test_a_driver_that_slept_learns_that_it_is_over_and_not_to_restore_its_log(drivers: Drivers) -> None:
     """It was about to publish; the sink had the commits of the next driver."""
-    sink = Told(0)
+    sink = RecordedSink(0)
     old = drivers.open(sink)
     old.batch("q", 0, True, reading({P0: (0, 5)}))
     old.job.progress.published = 0
@@ -216,35 +216,35 @@ def test_a_driver_whose_tasks_miss_what_the_next_one_has_swept_learns_that_it_is
 def test_letters_of_a_query_are_retried_and_left_to_the_next_driver_as_panes_are(drivers: Drivers) -> None:
     """Panes were out, so that nobody asked for the letters of that commit again."""
 
-    class Letters(Told):
+    class RecordedDeadLetters(RecordedSink):
         refuses = 1
 
         def publish(self, token: Token, panes: PaneFiles) -> None:
             self.refuses -= 1
             if self.refuses >= 0:
                 raise ConnectionError("full")
-            told.append((token.commit, panes.operator, panes.rows))
+            delivered.append((token.commit, panes.operator, panes.rows))
             super().publish(token, panes)
 
     def act(plan: Plan, decision: Any) -> Sequence[Answer]:
         folders = JobFolders(str(drivers.location))
         letters = pa.table({"reason": ["malformed"]})
         write_parquet(letters, folders.dead(f"{plan.commit:012d}-0000-a"))
-        result = ShardResult(
+        shard = ShardResult(
             shard=0, segment=f"{plan.commit:012d}-0000-a", counters={DEAD_FILE: 1, "dead.malformed": 1}
         )
-        return [Answer(result, {}, {P0: plan.commit - 1}, {P0: plan.commit})]
+        return [Answer(shard, {}, {P0: plan.commit - 1}, {P0: plan.commit})]
 
-    told: list[tuple[int, str, int]] = []
-    panes, letters = Told(0), Letters(0)
+    delivered: list[tuple[int, str, int]] = []
+    panes, letters = RecordedSink(0), RecordedDeadLetters(0)
     drivers.open(panes, letters).batch("q", 0, True, act)
-    assert told == [(1, "dead_letters", 1)]
+    assert delivered == [(1, "dead_letters", 1)]
     letters.refuses = PUBLISH_ATTEMPTS
     with pytest.raises(SinkFailed, match="the dead letters of commit 2"):
         drivers.open(panes, letters).batch("q", 1, True, act)
     panes.has = 2
     drivers.open(panes, letters).publish()
-    assert told == [(1, "dead_letters", 1), (2, "dead_letters", 1)]
+    assert delivered == [(1, "dead_letters", 1), (2, "dead_letters", 1)]
 
 
 # -- shards -----------------------------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def test_a_query_that_begins_at_a_jobs_offsets_does_not_outlive_them(
 
 def test_a_name_that_was_given_to_another_file_is_one_of_the_two_after_a_power_cut(tmp_path: Path) -> None:
     """The simulated disk lost both (seed 4602)."""
-    found = set()
+    names = set()
     for seed in range(20):
         folder = tmp_path / str(seed)
         folder.mkdir()
@@ -437,5 +437,5 @@ def test_a_name_that_was_given_to_another_file_is_one_of_the_two_after_a_power_c
                     disk.fsync(descriptor)
                     os.close(descriptor)
         disk.lose()
-        found.add((folder / "name").read_text())
-    assert found == {"old", "new"}
+        names.add((folder / "name").read_text())
+    assert names == {"old", "new"}

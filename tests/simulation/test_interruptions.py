@@ -115,8 +115,8 @@ def test_a_failing_seed_loses_its_tail(
 def test_a_seed_is_the_same_story_in_another_process() -> None:
     command = [sys.executable, "-m", "windrow.testing.interruptions", "--seed", "11"]
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    told = [re.sub(r"windrow-\w+", "", line) for line in again]
-    assert told == [*(re.sub(r"windrow-\w+", "", line) for line in play(11).story), "all is as promised"]
+    story = [re.sub(r"windrow-\w+", "", line) for line in again]
+    assert story == [*(re.sub(r"windrow-\w+", "", line) for line in play(11).story), "all is as promised"]
 
 
 @pytest.mark.parametrize("calls", [False, True])

@@ -325,7 +325,7 @@ def published_before_the_record(patch: pytest.MonkeyPatch) -> None:
     commit = BatchProtocol.commit
 
     def hasty(self: BatchProtocol, plan: Plan, answers: Sequence[Answer], *more: Any) -> Commit | None:
-        results = sorted((a.result for a in answers), key=lambda result: result.shard)
+        results = sorted((a.result for a in answers), key=lambda one: one.shard)
         record = Commit(
             epoch=0,
             commit=plan.commit,
@@ -502,9 +502,9 @@ def test_a_broken_protocol_is_found(mutate: Mutate, first: int, monkeypatch: pyt
 
 def found_by(reports: Iterator[Report]) -> int:
     """The first seed that finds a mutant, by what it does and not by how it was written."""
-    found = next(report for report in reports if report.failure is not None)
-    assert not (set(map(type, _causes(found.failure))) & MISTAKES), "the mutant is broken, not the library"
-    return found.seed
+    failed = next(report for report in reports if report.failure is not None)
+    assert not (set(map(type, _causes(failed.failure))) & MISTAKES), "the mutant is broken, not the library"
+    return failed.seed
 
 
 def _causes(failure: BaseException | None) -> Iterator[BaseException]:

@@ -97,7 +97,7 @@ def what_was_said_of_anchors_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MarkStore, "put", lambda self, *what: None)
 
 
-def every_window_tells_its_messages(patch: pytest.MonkeyPatch) -> None:
+def every_window_emits_its_messages(patch: pytest.MonkeyPatch) -> None:
     """And not the first that takes them alone."""
     patch.setattr(windows, "_first", lambda row_of, starts: np.ones(len(row_of), dtype=bool))
 
@@ -129,7 +129,7 @@ MUTANTS: list[tuple[Mutate, Any, int]] = [
     (the_first_input_alone_moves_the_watermark, BOTH, 1),
     (late_messages_correct_no_anchor, MARKED, 1),
     (what_was_said_of_anchors_is_forgotten, MARKED, 0),
-    (every_window_tells_its_messages, LISTED, 0),
+    (every_window_emits_its_messages, LISTED, 0),
     (history_is_not_loaded, HOT, 0),
     (history_begins_a_key, HOT, 0),
     (a_throttle_forgets_what_it_took, FRESH, 1),

@@ -96,9 +96,9 @@ def test_the_schedules_do_what_they_are_for() -> None:
     }
     assert set(seen) >= {"shards that changed owner", "late writers of former owners", "evicted stores"}
     assert "tasks of several shards" in seen
-    told = {kind: n for kind, n in seen.items() if kind.startswith("rows of ")}
+    rows = {kind: n for kind, n in seen.items() if kind.startswith("rows of ")}
     few = {"alert": 0}  # most evaluations change no status
-    assert [kind for kind in FOLDERS if told.get(f"rows of {kind}", 0) <= few.get(kind, 10)] == []
+    assert [kind for kind in FOLDERS if rows.get(f"rows of {kind}", 0) <= few.get(kind, 10)] == []
     assert seen["dead letters"] > 50
 
 
@@ -146,13 +146,13 @@ def test_the_command_counts_and_says_how_to_see_a_failure_again(
 
 def test_two_processes_find_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
     """`tests.simulation.losing:Outlet` loses panes."""
-    told = []
+    reports = []
     for jobs in ("1", "2"):
         failed = main(["--seeds", "6", "--sink", "tests.simulation.losing:Outlet", "--jobs", jobs])
         out = capsys.readouterr()
-        told.append((failed, [line for line in (out.out + out.err).splitlines() if "seed/s" not in line]))
-    assert told[0] == told[1]
-    assert told[0][0] > 0
+        reports.append((failed, [line for line in (out.out + out.err).splitlines() if "seed/s" not in line]))
+    assert reports[0] == reports[1]
+    assert reports[0][0] > 0
 
 
 def test_any_job_is_drawn() -> None:
@@ -209,13 +209,13 @@ def test_a_function_that_keeps_something_in_itself_is_found_and_the_schedule_rep
 def test_the_command_plays_a_job_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     job = ["--job", "tests.simulation.losing:numbers"]
     assert main([*job, "--seeds", "4", "--jobs", "2"]) > 0
-    told = "".join(capsys.readouterr())
-    assert "python -m windrow.testing.simulation --job tests.simulation.losing:numbers --seed" in told
+    output = "".join(capsys.readouterr())
+    assert "python -m windrow.testing.simulation --job tests.simulation.losing:numbers --seed" in output
     assert main(["--job", "tests.simulation.losing:pairs", "--seeds", "2"]) == 0
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("build", "says"),
     [
         (lambda: simulate(losing.VISITS, [{"t": "2013-07-01 05:10Z"}]), "'user' of 'visits' is not in"),
         (lambda: simulate(losing.VISITS, [{"user": 1}, {"user": "ann"}]), "no types in common"),
@@ -226,6 +226,6 @@ def test_the_command_plays_a_job_of_ones_own(capsys: pytest.CaptureFixture[str])
         (lambda: main(["--job", "tests.simulation.losing"]), "module:name"),
     ],
 )
-def test_what_cannot_be_played_is_refused(given: Callable[[], Any], says: str) -> None:
+def test_what_cannot_be_played_is_refused(build: Callable[[], Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        given()
+        build()

@@ -90,9 +90,9 @@ def embedded(definition: wr.Aggregate, batches: Any) -> list[Any]:
     panes = []
     for i, batch in enumerate(batches):
         watermark = -(2**63) if marks is None else marks - 5_000_000
-        told, _ = oracle.advance(watermark, now_us)
+        fired, _ = oracle.advance(watermark, now_us)
         more, _ = oracle.ingest([wr.Message(r) for r in batch], now_us, watermark)
-        panes += [(i + 1, p) for p in [*told, *more]]
+        panes += [(i + 1, p) for p in [*fired, *more]]
         times = [int(r["t"].timestamp() * 1_000_000) for r in batch]
         marks = max(times if marks is None else [marks, *times], default=None)
     return sorted(
@@ -116,10 +116,10 @@ def grouped_batches(monkeypatch: Any) -> list[int]:
     made: list[int] = []
     groups = Action._groups
 
-    def chosen(self: Any, given: Any, *more: Any) -> Any:
-        what = groups(self, given, *more)
+    def chosen(self: Any, batch: Any, *more: Any) -> Any:
+        what = groups(self, batch, *more)
         if what is not None:
-            made.append(given.plan.commit)
+            made.append(batch.plan.commit)
         return what
 
     monkeypatch.setattr(Action, "_groups", chosen)

@@ -25,15 +25,15 @@ LOADS = "tests/spark/test_chains.py::test_a_join_then_an_aggregate_give_what_spa
 
 def home() -> Path | None:
     """Spark's home, made where it is missing; None without Spark."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
         return None
     place = SHARED / f"spark-{version('pyspark')}"
     if not place.exists():
         SHARED.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="spark-", dir=SHARED))
         for name in HOME:
-            shutil.copytree(Path(found.origin).with_name(name), made / name, copy_function=link)
+            shutil.copytree(Path(spec.origin).with_name(name), made / name, copy_function=link)
         try:
             made.rename(place)
         except OSError:  # another process was first
@@ -74,13 +74,13 @@ def main() -> None:
     if place is None or place.exists():
         return
     written = place.with_suffix(f".{os.getpid()}")
-    told = {
+    environment = {
         "PYSPARK_SUBMIT_ARGS": f"--driver-java-options -XX:ArchiveClassesAtExit={written} {READING}",
         "SPARK_HOME": str(home()),  # where the jars still are when the archive is used
     }
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-n", "0", "-p", "no:cacheprovider", LOADS]
     # The JVM outlives who has started it: what it says has come to its end when it has.
-    done = subprocess.run(command, env=os.environ | told, capture_output=True, check=False)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, check=False)
     if done.returncode == 0 and written.exists():
         with open(written, "rb") as file:
             os.fsync(file.fileno())  # a JVM that is given a torn one ends

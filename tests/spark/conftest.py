@@ -75,17 +75,17 @@ def _session(builder: Any) -> Any:
 GONE: list[Any] = []
 
 
-def is_gone(made: Any) -> bool:
+def is_gone(session: Any) -> bool:
     """True if the JVM of a session has ended."""
-    return made.sparkContext._gateway.proc.poll() is not None
+    return session.sparkContext._gateway.proc.poll() is not None
 
 
-def forget(made: Any) -> None:
+def forget(session: Any) -> None:
     """Have the next session begin with a JVM of its own: Spark clears what it knows only where the last one answers."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    GONE.append((made, SparkContext._gateway))
+    GONE.append((session, SparkContext._gateway))
     SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 

@@ -130,17 +130,17 @@ class Lives:
 
     def check(self) -> None:
         """Every window once, with all its rows; every malformed row once."""
-        told: Counter[tuple[int, str]] = Counter()
+        emitted: Counter[tuple[int, str]] = Counter()
         for (name, _), table in self.panes.tables.items():
             if name != "panes":
                 continue
             for row in table.to_pylist():
                 window = row["window"]["start"].timestamp() // 10, row["k"]
-                if window in told or row["pane"]["timing"] != "ON_TIME":
+                if window in emitted or row["pane"]["timing"] != "ON_TIME":
                     raise Broken(f"window {window} was told again: {row}")
-                told[window] = row["n"]
-        if told != self.wanted:
-            raise Broken(f"lost {self.wanted - told}, too many {told - self.wanted}")
+                emitted[window] = row["n"]
+        if emitted != self.wanted:
+            raise Broken(f"lost {self.wanted - emitted}, too many {emitted - self.wanted}")
         letters = self.dead_letters.rows(DEAD_LETTERS)
         if letters != self.malformed:
             raise Broken(f"{letters} dead letters were given, {self.malformed} rows are malformed")
@@ -162,9 +162,11 @@ def main() -> int:
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--seeds", type=int, default=50, help="how many (default: 50)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     spark, failed = session(), 0
-    for seed in (progress := tqdm(range(given.first, given.first + given.seeds), unit="seed", disable=None)):
+    for seed in (
+        progress := tqdm(range(arguments.first, arguments.first + arguments.seeds), unit="seed", disable=None)
+    ):
         with tempfile.TemporaryDirectory(prefix="windrow-", ignore_cleanup_errors=True) as folder:
             try:
                 play(spark, seed, Path(folder))
@@ -172,7 +174,7 @@ def main() -> int:
                 failed += 1
                 progress.write(f"seed {seed}: {wrong}")
     spark.stop()
-    print(f"{given.seeds} seeds, {failed} failed")
+    print(f"{arguments.seeds} seeds, {failed} failed")
     return min(failed, 100)
 
 

@@ -46,7 +46,7 @@ def by_spark(spark: Any) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row) for row in rows)
 
 
-def told(panes: list[wr.Pane]) -> Counter[tuple[Any, ...]]:
+def counted_panes(panes: list[wr.Pane]) -> Counter[tuple[Any, ...]]:
     return Counter((p.key["id"], p.window.start_us, p["n"], p["value"]) for p in panes)
 
 
@@ -74,7 +74,7 @@ def test_a_join_then_an_aggregate_give_what_spark_sql_gives_over_all_rows(
     before = len(results.panes)
     query.drain()
     assert 0 < before < len(results.panes)
-    assert told(results.panes) == by_spark(spark)
+    assert counted_panes(results.panes) == by_spark(spark)
     assert {p.timing for p in results.panes} == {"ON_TIME"} and len(inner.panes) > 120
     assert query.lastProgress["counters"] == {"rows": 240}
 
@@ -142,8 +142,8 @@ def test_an_aggregate_then_a_coarser_one_on_two_shards_count_every_message_once(
 def test_a_bounded_chain_gives_the_same_and_has_its_columns_without_rows(spark: Any) -> None:
     rows = [r for i in range(10) for r in readings(i)]
     frame = SECONDS.then(TENS).apply(spark.createDataFrame(pa.Table.from_pylist(rows, READINGS)))
-    found = {(r["k"], int(r["window"]["start"].timestamp()) * 1_000_000): r["n"] for r in frame.collect()}
-    assert Counter(found) == direct("k")
+    counts = {(r["k"], int(r["window"]["start"].timestamp()) * 1_000_000): r["n"] for r in frame.collect()}
+    assert Counter(counts) == direct("k")
     empty = SECONDS.then(TENS).apply(spark.createDataFrame(READINGS.empty_table()))
     assert empty.schema == frame.schema and empty.count() == 0
     joined = define().then(totals())
@@ -173,7 +173,7 @@ def test_foreach_batch_of_a_chain_that_runs_again_emits_nothing_twice(
             function.input_schema = chain.together(**inputs).schema
             function.drain(spark)
         function.close()
-    assert told(sink.panes) == by_spark(spark)
+    assert counted_panes(sink.panes) == by_spark(spark)
 
 
 def test_what_cannot_lie_in_one_shard_or_has_the_wrong_inputs_is_refused(

@@ -60,19 +60,19 @@ def rows() -> dict[str, list[dict[str, Any]]]:
 
 def by_spark(spark: Any, how: str) -> Counter[tuple[Any, ...]]:
     """The same joins of all rows by Spark SQL."""
-    for name, some in rows().items():
-        table = pa.Table.from_pylist(some, SCHEMAS[name])
+    for name, part in rows().items():
+        table = pa.Table.from_pylist(part, SCHEMAS[name])
         spark.createDataFrame(table).createOrReplaceTempView(name)
-    found = spark.sql(
+    emitted = spark.sql(
         "select p.account, paid, value, cost from payments p "
         f"{how} join (select o.id, o.time, value, cost from orders o join shipments s on o.id = s.id "
         "and s.time between o.time - interval 5 seconds and o.time + interval 5 seconds) s on p.account = s.id "
         "and s.time between p.time - interval 8 seconds and p.time + interval 8 seconds"
     ).collect()
-    return Counter(tuple(r) for r in found)
+    return Counter(tuple(r) for r in emitted)
 
 
-def told(panes: list[Any]) -> Counter[tuple[Any, ...]]:
+def counted_rows(panes: list[Any]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(r[n] for n in ("account", "paid", "value", "cost")) for r in panes)
 
 
@@ -84,9 +84,9 @@ def test_three_streams_join_like_spark_sql_over_all_rows(
     feeds = {name: feed(name, schema) for name, schema in SCHEMAS.items()}
     inner, results = wr.sinks.memory(), wr.sinks.memory()
     for run in range(2):
-        for name, some in rows().items():
+        for name, part in rows().items():
             for i in range(2 * run, 2 * run + 2):
-                feeds[name].add(some[i * len(some) // 4 : (i + 1) * len(some) // 4])
+                feeds[name].add(part[i * len(part) // 4 : (i + 1) * len(part) // 4])
         query = (
             shipped()
             .then(paid(how))
@@ -102,7 +102,7 @@ def test_three_streams_join_like_spark_sql_over_all_rows(
             query.drain()
             assert query.lastProgress["counters"]["rows"] == 300
         query.stop()
-    assert told(results.panes) == by_spark(spark, how) and len(results.panes) > 50
+    assert counted_rows(results.panes) == by_spark(spark, how) and len(results.panes) > 50
     assert {p.commit for p in results.panes} & {p.commit for p in inner.panes}
     assert not [n for n in query.lastProgress["counters"] if n.startswith("dead")]
 
@@ -110,7 +110,7 @@ def test_three_streams_join_like_spark_sql_over_all_rows(
 def test_a_bounded_chain_of_joins_and_an_aggregate_gives_the_same(spark: Any) -> None:
     frames = {n: spark.createDataFrame(pa.Table.from_pylist(r, SCHEMAS[n])) for n, r in rows().items()}
     frame = shipped().then(paid()).apply(**frames)
-    assert told([r.asDict() for r in frame.collect()]) == by_spark(spark, "inner")
+    assert counted_rows([r.asDict() for r in frame.collect()]) == by_spark(spark, "inner")
     sums = Counter[int]()
     for (account, paid_, _, _), n in by_spark(spark, "inner").items():
         sums[account] += n * paid_

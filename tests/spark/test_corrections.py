@@ -44,12 +44,12 @@ def test_corrections_of_a_chain_and_of_what_comes_to_it_are_those_embedded(
         )  # fmt: skip
         return wr.chain(middles(*names, name="middles", where=wr.col("v") != 3), by_total)
 
-    told, twin = ({n: wr.sinks.memory() for n in ("middles", "all")} for _ in range(2))
+    corrected, twin = ({n: wr.sinks.memory() for n in ("middles", "all")} for _ in range(2))
     names = ("middle",)
     for batch, rows in enumerate(batches()):
         recompute, names = batch == 2, ("middle", "n", "total") if batch == 2 else names
         function = chain(*names).foreach_batch(
-            str(tmp_path / "spark"), sink=told, clock=ManualClock(0), recompute=recompute
+            str(tmp_path / "spark"), sink=corrected, clock=ManualClock(0), recompute=recompute
         )
         function(spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA)), batch)
         function.close()
@@ -59,10 +59,12 @@ def test_corrections_of_a_chain_and_of_what_comes_to_it_are_those_embedded(
             op.add_messages(pa.Table.from_pylist(rows, SCHEMA))
     standing, embedded = (
         {n: {ledger_key(p.key, p.window): p.values for p in final(s.panes)} for n, s in sinks.items()}
-        for sinks in (told, twin)
+        for sinks in (corrected, twin)
     )
     assert standing == embedded and len(standing["middles"]) > 4 and len(standing["all"]) > 1
-    first = next(p for p in reversed(told["middles"].panes) if p.window.start_us == 0 and p.key["k"] == "a")
+    first = next(
+        p for p in reversed(corrected["middles"].panes) if p.window.start_us == 0 and p.key["k"] == "a"
+    )
     assert first["n"] == 5 and first["total"] == 13
 
 
@@ -78,17 +80,17 @@ def test_a_join_of_what_is_corrected_emits_in_the_end_what_it_emits_embedded(
         right=wr.Input("counted", event_time="window_time", watermark=wr.explicit()),
         on="k", within=("0 seconds", "5 seconds"), how="full", name="joined",
     )  # fmt: skip
-    chain, told, twin = counted.then(join), wr.sinks.memory(), wr.sinks.memory()
-    function = chain.foreach_batch(str(tmp_path / "spark"), sink=told, clock=ManualClock(0), shards=2)
+    chain, sink, twin = counted.then(join), wr.sinks.memory(), wr.sinks.memory()
+    function = chain.foreach_batch(str(tmp_path / "spark"), sink=sink, clock=ManualClock(0), shards=2)
     with chain.open(str(tmp_path / "twin"), sink=twin, clock=ManualClock(0)) as op:
         for batch, rows in enumerate(batches()):
             tables = {"rows": rows, "others": rows}
             frames = {n: pa.Table.from_pylist(r, SCHEMA) for n, r in tables.items()}
-            given = chain.together(**{n: spark.createDataFrame(frame) for n, frame in frames.items()})
-            function.input_schema = given.schema
-            function(given, batch)
+            query = chain.together(**{n: spark.createDataFrame(frame) for n, frame in frames.items()})
+            function.input_schema = query.schema
+            function(query, batch)
             op.add_messages(frames)
             op.flush()
-        assert present(told.panes) == present(twin.panes)
-    assert {r.kind.value for r in told.panes} == {"INSERT", "RETRACT"} and len(present(told.panes)) > 5
+        assert present(sink.panes) == present(twin.panes)
+    assert {r.kind.value for r in sink.panes} == {"INSERT", "RETRACT"} and len(present(sink.panes)) > 5
     function.close()

@@ -54,10 +54,10 @@ def test_what_is_made_filtered_and_emitted_by_value_is_on_spark_what_it_is_embed
     with wr.read_state(str(tmp_path / "spark"), definition=VISITS) as state:
         of_spark = {(x.reason, x.detail) for x in state.dead_letters()}
 
-    def told(panes: list[Any]) -> list[tuple[str, ...]]:
+    def as_texts(panes: list[Any]) -> list[tuple[str, ...]]:
         last = {(str(p.window), str(p.key)): str(p.values) for p in panes}
         return sorted((*name, values) for name, values in last.items())
 
-    assert told(sink.panes) == told(twin.panes) and len(twin.panes) > 20
+    assert as_texts(sink.panes) == as_texts(twin.panes) and len(twin.panes) > 20
     raised = ("malformed", "ArrowInvalid: divide by zero, in share=divide_checked(12, kind)")
     assert raised in letters and letters == of_spark

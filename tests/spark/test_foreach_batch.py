@@ -105,14 +105,14 @@ def test_a_function_as_sink_gets_a_dataframe_and_a_token(spark: Any, feed: Any, 
 
 
 def test_each_commit_is_reported_to_the_listeners(spark: Any, feed: Any, tmp_path: Any) -> None:
-    source, heard = feed(), list[dict[str, Any]]()
+    source, reports = feed(), list[dict[str, Any]]()
     source.add([{"t": at(1), "k": "a", "v": 1}, {"t": at(2), "k": "b", "v": 2}])
     source.add([{"t": at(30), "k": "a", "v": 3}])
     definition = wr.Aggregate(
         by="k", event_time="t", window=wr.tumbling("10 seconds"), agg={"n": wr.count()}, retention="1 hour"
     )
     function = definition.foreach_batch(str(tmp_path / "windrow"), sink=wr.sinks.memory())
-    function.listeners.append(heard.append)
+    function.listeners.append(reports.append)
     query = (
         source.stream(spark)
         .writeStream.foreachBatch(function)
@@ -122,8 +122,8 @@ def test_each_commit_is_reported_to_the_listeners(spark: Any, feed: Any, tmp_pat
     )
     query.awaitTermination()
     function.close()
-    assert [(p["batchId"], p["commit"], p["numInputRows"]) for p in heard] == [(0, 1, 2), (1, 2, 1)]
-    assert heard[-1] == function.last_progress
+    assert [(p["batchId"], p["commit"], p["numInputRows"]) for p in reports] == [(0, 1, 2), (1, 2, 1)]
+    assert reports[-1] == function.last_progress
 
 
 def test_the_settings_of_the_session_are_as_before_when_a_batch_is_done(

@@ -30,7 +30,7 @@ def progress(batch: int, offsets: tuple[str, str, str], *steps: str) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("found", "first", "read"),
+    ("newest", "first", "read"),
     [
         (
             progress(3, ("1", "2", "null"), "addBatch"),
@@ -50,9 +50,9 @@ def progress(batch: int, offsets: tuple[str, str, str], *steps: str) -> dict[str
     ],
 )
 def test_all_is_read_where_a_newly_planned_trigger_found_no_new_offset(
-    found: dict[str, Any], first: int | None, read: bool
+    newest: dict[str, Any], first: int | None, read: bool
 ) -> None:
-    assert read_to_the_end(found, first) is read
+    assert read_to_the_end(newest, first) is read
 
 
 def test_a_closed_gate_holds_the_next_batch_until_the_query_ends_and_gives_it_back_undone() -> None:
@@ -90,10 +90,10 @@ def test_what_interrupted_a_batch_is_reported_in_short_and_what_failed_it_as_it_
     with pytest.raises(ValueError, match="a sink refused"), gate.batch():
         raise failed
     long = RuntimeError(": java.nio.channels.ClosedByInterruptException" + "\n at x" * 999)
-    with pytest.raises(Interrupted) as told, gate.batch():
+    with pytest.raises(Interrupted) as interrupted, gate.batch():
         raise failed from long
     assert (
-        re.search(SPARKS, str(told.value))
-        and str(told.value).startswith("a sink refused")
-        and told.value.__suppress_context__
+        re.search(SPARKS, str(interrupted.value))
+        and str(interrupted.value).startswith("a sink refused")
+        and interrupted.value.__suppress_context__
     )

@@ -56,7 +56,7 @@ def streams(
     return {name: one.stream(spark) for name, one in feeds.items()}
 
 
-def told(rows: list[Any]) -> Counter[tuple[Any, ...]]:
+def counted_rows(rows: list[Any]) -> Counter[tuple[Any, ...]]:
     names = ("id", "orders_time", "value", "shipments_time", "cost")
     return Counter(tuple(row[n] for n in names) for row in rows)
 
@@ -75,7 +75,7 @@ def by_spark(spark: Any, how: str, seed: int = 7, n: int = 120) -> Counter[tuple
         {n: r[n].astimezone(at(0).tzinfo) if n.endswith("time") and r[n] else r[n] for n in r.asDict()}
         for r in rows
     ]
-    return told(utc)
+    return counted_rows(utc)
 
 
 def embedded(join: wr.Join, tmp_path: Path) -> Counter[tuple[Any, ...]]:
@@ -86,7 +86,7 @@ def embedded(join: wr.Join, tmp_path: Path) -> Counter[tuple[Any, ...]]:
         op.drain()
         rows = op.get_result()
     assert {row["cost"] is None for row in rows} == {row["value"] is None for row in rows} == {True, False}
-    return told(rows)
+    return counted_rows(rows)
 
 
 def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_two_streams_join_like_spark_sql_over_all_rows(spark: Any, feed: Any, tm
     query.drain()
     for join in joins:
         panes = sinks[join.name].panes
-        assert told(panes) == by_spark(spark, join.how) and len(panes) > 100
+        assert counted_rows(panes) == by_spark(spark, join.how) and len(panes) > 100
     for join in sessions:
-        assert told(sinks[join.name].panes) == embedded(join, tmp_path / join.name)
+        assert counted_rows(sinks[join.name].panes) == embedded(join, tmp_path / join.name)
     assert query.lastProgress["counters"]["rows"] == 240
 
 
@@ -128,7 +128,7 @@ def test_a_bounded_join_gives_the_same_rows(spark: Any) -> None:
     utc = [
         {k: v.astimezone(at(0).tzinfo) if k.endswith("time") and v else v for k, v in r.items()} for r in rows
     ]
-    assert told(utc) == by_spark(spark, "full")
+    assert counted_rows(utc) == by_spark(spark, "full")
 
 
 def test_a_bounded_join_without_rows_has_its_columns(spark: Any) -> None:
@@ -157,7 +157,7 @@ def test_foreach_batch_takes_both_inputs_as_one_stream_and_a_second_run_emits_no
         )
         query.awaitTermination()
         function.close()
-    assert told(sink.panes) == by_spark(spark, "inner")
+    assert counted_rows(sink.panes) == by_spark(spark, "inner")
 
 
 def test_a_deleted_spark_checkpoint_counts_no_row_of_either_input_twice(
@@ -179,14 +179,14 @@ def test_a_deleted_spark_checkpoint_counts_no_row_of_either_input_twice(
             import shutil
 
             shutil.rmtree(tmp_path / "ckpt" / "spark")
-    assert told(sink.panes) == by_spark(spark, "inner")
+    assert counted_rows(sink.panes) == by_spark(spark, "inner")
 
 
 def test_a_stream_joins_itself(spark: Any, feed: Any, tmp_path: Path) -> None:
     source = feed("orders", ORDERS)
     source.add([{"time": at(s), "id": 1, "value": s} for s in (1, 4, 9)])
-    mine = wr.Input("orders", event_time="time")
-    pairs = wr.Join(left=mine, right=mine, on="id", within=("1 second", "5 seconds"))
+    orders = wr.Input("orders", event_time="time")
+    pairs = wr.Join(left=orders, right=orders, on="id", within=("1 second", "5 seconds"))
     sink = wr.sinks.memory()
     query = pairs.writeStream(orders=source.stream(spark)).sink(sink)
     query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().drain()
@@ -265,7 +265,7 @@ def test_a_stream_joins_a_static_frame_and_is_not_held_back_by_it(
         query.awaitTermination()
         assert len(sink.panes) > 50  # before the end of time
         query.drain()
-    assert told(sink.panes) == by_spark(spark, how)
+    assert counted_rows(sink.panes) == by_spark(spark, how)
 
 
 def test_a_bounded_frame_next_to_a_stream_must_be_declared_static(spark: Any, feed: Any) -> None:

@@ -29,43 +29,43 @@ def frame(spark: Any) -> Any:
     return spark.createDataFrame([(i % 3, f"v{i}", i) for i in range(10)], "`a.b` int, `c``d` string, n int")
 
 
-def told(df: Any) -> list[Any]:
+def collected(df: Any) -> list[Any]:
     return sorted(map(tuple, df.collect()))
 
 
 def test_columns_of_text_are_those_of_spark_s_own_verbs_on_any_frame(spark: Any) -> None:
     df = frame(spark)
     picked = ("`a.b` + 1 as `x.y`", "*", "`c``d`")
-    assert told(jvm_calls.select(df, *picked)) == told(df.selectExpr(*picked))
+    assert collected(jvm_calls.select(df, *picked)) == collected(df.selectExpr(*picked))
     assert jvm_calls.select(df, *picked).schema == df.selectExpr(*picked).schema
     another = df.withColumn("n", F.lit(7.5))  # another column of the name, and another type
-    assert told(jvm_calls.select(another, "n", "`a.b`")) == told(another.selectExpr("n", "`a.b`"))
-    assert told(jvm_calls.select(df, "n", "`a.b`")) == told(df.selectExpr("n", "`a.b`"))
+    assert collected(jvm_calls.select(another, "n", "`a.b`")) == collected(another.selectExpr("n", "`a.b`"))
+    assert collected(jvm_calls.select(df, "n", "`a.b`")) == collected(df.selectExpr("n", "`a.b`"))
     by, aggregates = ["`a.b` % 2 as odd", "'x' as x"], ["count(1) as n", "max(n) as hi"]
     theirs = df.groupBy(*map(F.expr, by)).agg(*map(F.expr, aggregates))
-    assert told(jvm_calls.grouped(df, by, aggregates)) == told(theirs)
-    assert told(jvm_calls.grouped(df, by, aggregates[:1])) == told(theirs.drop("hi"))
+    assert collected(jvm_calls.grouped(df, by, aggregates)) == collected(theirs)
+    assert collected(jvm_calls.grouped(df, by, aggregates[:1])) == collected(theirs.drop("hi"))
     parts = jvm_calls.repartitioned(df, 4, "`a.b`").select("`a.b`", F.spark_partition_id())
-    assert all(key == partition for key, partition in told(parts)) and parts.rdd.getNumPartitions() == 4
+    assert all(key == partition for key, partition in collected(parts)) and parts.rdd.getNumPartitions() == 4
 
 
 def test_groups_of_each_partition_need_no_shuffle(spark: Any) -> None:
     rows = spark.sparkContext.parallelize([(i % 2, i) for i in range(12)], 3).toDF(["k", "n"])
     df = rows.where("n > 0").select("n", "k", F.lit("x").alias("a.b"))
     each = jvm_calls.each_partition(df, 3)
-    assert each is not None and told(each) == told(df) and each.schema == df.schema
+    assert each is not None and collected(each) == collected(df) and each.schema == df.schema
     groups = jvm_calls.grouped(each, ["k as k"], ["count(1) as n", "sum(n) as s"])
     plan = groups._jdf.queryExecution().executedPlan().toString()
     assert "HashAggregate" in plan and "Exchange" not in plan
-    assert told(groups) == [(0, 1, 2), (0, 2, 10), (0, 2, 18), (1, 2, 4), (1, 2, 12), (1, 2, 20)]
-    assert told(jvm_calls.repartitioned(groups, 2, "cast(k as int)")) == told(groups)
+    assert collected(groups) == [(0, 1, 2), (0, 2, 10), (0, 2, 18), (1, 2, 4), (1, 2, 12), (1, 2, 20)]
+    assert collected(jvm_calls.repartitioned(groups, 2, "cast(k as int)")) == collected(groups)
     plain = df.select("n", "k")
     passed = jvm_calls.each_partition(plain.mapInArrow(lambda batches: batches, plain.schema), 3)
     assert passed is not None
     again = jvm_calls.grouped(passed, ["k as k"], ["count(1) as n", "sum(n) as s"])
-    assert "Exchange" not in again._jdf.queryExecution().executedPlan().toString() and told(again) == told(
-        groups
-    )
+    assert "Exchange" not in again._jdf.queryExecution().executedPlan().toString() and collected(
+        again
+    ) == collected(groups)
     assert jvm_calls.each_partition(df, 2) is None, "more partitions than may be grouped by themselves"
     for other in (df.union(df), df.distinct(), spark.range(3), df.join(df.select("n"), "n")):
         assert jvm_calls.each_partition(other, None) is None, (
@@ -150,9 +150,9 @@ def test_a_batch_makes_few_calls(
     made, inside = [0], [False]
     send = JavaClient.send_command
 
-    def counted(self: Any, *given: Any, **named: Any) -> Any:
+    def counted(self: Any, *arguments: Any, **named: Any) -> Any:
         made[0] += inside[0]
-        return send(self, *given, **named)
+        return send(self, *arguments, **named)
 
     monkeypatch.setattr(JavaClient, "send_command", counted)
     counts = wr.Aggregate(
@@ -187,8 +187,8 @@ def test_a_worker_s_first_task_settles_what_is_loaded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(session, "_settled", set())
     gc.unfreeze()
     try:
-        some = iter([pa.record_batch([pa.array([1])], ["a"])])
-        assert len(list(session.run_on_partition(plan, some))) == 1
+        arriving = iter([pa.record_batch([pa.array([1])], ["a"])])
+        assert len(list(session.run_on_partition(plan, arriving))) == 1
         frozen = gc.get_freeze_count()
         assert frozen > 10_000
         kept = [[n] for n in range(100)]

@@ -98,9 +98,9 @@ def test_a_query_of_several_inputs_emits_what_they_emit_embedded(
     theirs = pa.schema([("at", pa.timestamp("us", "UTC")), ("key", pa.string()), ("v", pa.int64())])
     sources, sink, twin = {"a": feed("a"), "b": feed("b", theirs)}, wr.sinks.memory(), wr.sinks.memory()
 
-    def given(part: int) -> dict[str, list[dict[str, Any]]]:
-        some = rows(part)
-        return {"a": some[::2], "b": [{"at": r["t"], "key": r["k"], "v": r["v"]} for r in some[1::2]]}
+    def inputs_of(part: int) -> dict[str, list[dict[str, Any]]]:
+        sent = rows(part)
+        return {"a": sent[::2], "b": [{"at": r["t"], "key": r["k"], "v": r["v"]} for r in sent[1::2]]}
 
     def start() -> Any:
         frames = {name: source.stream(spark) for name, source in sources.items()}
@@ -108,12 +108,12 @@ def test_a_query_of_several_inputs_emits_what_they_emit_embedded(
         return writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
 
     for part in range(2):
-        for name, some in given(part).items():
-            sources[name].add(some)
+        for name, sent in inputs_of(part).items():
+            sources[name].add(sent)
         start().awaitTermination() if part == 0 else start().drain()
     with both.open(str(tmp_path / "twin"), sink=twin) as op:
         for part in range(2):
-            op.add_messages(given(part))
+            op.add_messages(inputs_of(part))
         op.drain()
     assert said(sink.panes) == said(twin.panes) and len(sink.panes) > 5
 
@@ -131,15 +131,19 @@ def test_spark_skips_what_the_embedded_operator_skips(spark: Any, tmp_path: Path
         op.drain()
         wanted = op.result_table()
         assert op.counters["skipped"] > 0
-    told = totals.apply(spark.createDataFrame(table)).toArrow()
+    emitted = totals.apply(spark.createDataFrame(table)).toArrow()
     names = ("k", "n", "v", "missed")
-    found, wanted = (sorted(tuple(r[n] for n in names) for r in t.to_pylist()) for t in (told, wanted))
-    assert found == wanted
+    actual, wanted = (sorted(tuple(r[n] for n in names) for r in t.to_pylist()) for t in (emitted, wanted))
+    assert actual == wanted
     marked = wr.Delivery(
         by="k", event_time="t", policy=wr.deliver.latest(), mark="skipped", watermark=wr.explicit()
     )
-    told = marked.apply(spark.createDataFrame(table)).toArrow().to_pylist()
-    assert len(told) - sum(row["skipped"] for row in told) == len({row["k"] for row in told}) < len(told)
+    emitted = marked.apply(spark.createDataFrame(table)).toArrow().to_pylist()
+    assert (
+        len(emitted) - sum(row["skipped"] for row in emitted)
+        == len({row["k"] for row in emitted})
+        < len(emitted)
+    )
 
 
 def test_an_alert_reads_its_history_with_the_first_commit_of_a_query(

@@ -87,11 +87,11 @@ def theirs(
             .start()
         )
 
-    def told(mode: str) -> set[Any]:
-        found, rows[mode] = rows[mode], []
-        return set(found)
+    def emitted_in(mode: str) -> set[Any]:
+        emitted, rows[mode] = rows[mode], []
+        return set(emitted)
 
-    return [query(mode) for mode in EMITS], told
+    return [query(mode) for mode in EMITS], emitted_in
 
 
 @pytest.mark.parametrize("window", usually(["hopping"], deep=list(WINDOWS)))
@@ -100,9 +100,9 @@ def test_append_and_update_give_the_rows_of_sparks_modes(
     spark: Any, feed: Any, tmp_path: Any, window: str, seed: int
 ) -> None:
     """Update batch by batch; append in all, for it is Spark's next batch that tells what one has ended."""
-    mine, spans = WINDOWS[window]
+    definition, spans = WINDOWS[window]
     source, sinks = feed(), {mode: wr.sinks.memory() for mode in EMITS}
-    function = wr.foreach_batch(ours(mine), str(tmp_path / "state"), sink=sinks)
+    function = wr.foreach_batch(ours(definition), str(tmp_path / "state"), sink=sinks)
     query = source.stream(spark).writeStream.foreachBatch(function)
     query = query.option("checkpointLocation", str(tmp_path / "ours")).start()
     queries, they_told = theirs(spark, source, tmp_path, spans)
@@ -129,7 +129,7 @@ def test_each_run_with_available_now_emits_what_sparks_own_does(
     spark: Any, feed: Any, tmp_path: Path
 ) -> None:
     """Windows that the last batch of a run closes are emitted by that run, not by the next one."""
-    mine, span = WINDOWS["tumbling"]
+    definition, span = WINDOWS["tumbling"]
     source, sink, rows = feed(), wr.sinks.memory(), list[Any]()
     aggregated = (
         source.stream(spark)
@@ -145,7 +145,7 @@ def test_each_run_with_available_now_emits_what_sparks_own_does(
         rows.clear()
         sink.panes.clear()
         theirs.trigger(availableNow=True).start().awaitTermination()
-        stream = ours(mine)[0].writeStream(source.stream(spark)).sink(sink)
+        stream = ours(definition)[0].writeStream(source.stream(spark)).sink(sink)
         query = stream.option("checkpointLocation", str(tmp_path / "ours")).trigger(availableNow=True).start()
         query.awaitTermination()
         commits = query.batch.job.progress.commit
@@ -224,14 +224,14 @@ def test_append_gives_the_rows_of_sparks_sessions_but_for_those_that_the_page_na
     function.close()
     first = at(0).timestamp() * 1000
     ours = [(p.key["k"], p.window.start_us // 1000, p.window.end_us // 1000, p["n"]) for p in sink.panes]
-    mine, other = (
+    of_windrow, other = (
         [(k, (a - first) / 1000, (b - first) / 1000, n) for k, a, b, n in r] for r in (ours, theirs)
     )
-    assert sorted(set(mine) - set(other)) == [("late", 999.5, 1006, 3), ("touch", 1000, 1006, 2)]
-    assert sorted(set(other) - set(mine)) == [
+    assert sorted(set(of_windrow) - set(other)) == [("late", 999.5, 1006, 3), ("touch", 1000, 1006, 2)]
+    assert sorted(set(other) - set(of_windrow)) == [
         ("late", 1001.9, 1006, 2),
         ("touch", 1000, 1003, 1),
         ("touch", 1003, 1006, 1),
     ]
-    assert len(mine) == len(set(mine))
+    assert len(of_windrow) == len(set(of_windrow))
     assert any(a[0] == b[0] and a[1] < b[1] < a[2] < b[2] for a in other for b in other), "some overlap"

@@ -33,13 +33,13 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Count the batches that were planned, and those that ran by a cached plan."""
     counts = {"planned": 0, "as before": 0}
 
-    def planned(*given: Any, **named: Any) -> Any:
+    def planned(*arguments: Any, **named: Any) -> Any:
         counts["planned"] += 1
-        return plan(*given, **named)
+        return plan(*arguments, **named)
 
-    def answers(self: Planned, *given: Any) -> list[bytes]:
+    def answers(self: Planned, *arguments: Any) -> list[bytes]:
         counts["as before"] += 1
-        return run(self, *given)
+        return run(self, *arguments)
 
     plan, run = action.planned, Planned.answers
     monkeypatch.setattr(action, "planned", planned)
@@ -51,9 +51,9 @@ def test_batches_that_come_alike_are_planned_once(
     spark: Any, feed: Any, tmp_path: Path, plans: dict[str, int]
 ) -> None:
     """The first one makes groups; after a commit of few rows they cross. Another query is planned anew."""
-    given, sink, source = batches(9), wr.sinks.memory(), feed()
+    sent, sink, source = batches(9), wr.sinks.memory(), feed()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
-    start(spark, source, tmp_path, function, given[:5])
+    start(spark, source, tmp_path, function, sent[:5])
     assert plans == {"planned": 2, "as before": 3}
     for plan in function._action._planned.values():
         assert plan is not None
@@ -61,10 +61,10 @@ def test_batches_that_come_alike_are_planned_once(
         while node.children().size():
             node = node.children().head()
         assert node.rdd().getNumPartitions() == 0, "what is kept holds the rows of no batch"
-    start(spark, source, tmp_path, function, given[5:])
+    start(spark, source, tmp_path, function, sent[5:])
     assert plans == {"planned": 3, "as before": 6}
     function.close()
-    assert same(plain(sink.panes), embedded(define(), given))
+    assert same(plain(sink.panes), embedded(define(), sent))
 
 
 def test_groups_of_batches_that_come_alike_are_planned_once(
@@ -72,17 +72,17 @@ def test_groups_of_batches_that_come_alike_are_planned_once(
 ) -> None:
     """Until rows are late: from then on the plan says which, in numbers."""
     monkeypatch.setattr(action, "FEW_ROWS", -1)
-    given, sink = batches(8), wr.sinks.memory()
-    given[5][0]["t"] = at(1)
+    sent, sink = batches(8), wr.sinks.memory()
+    sent[5][0]["t"] = at(1)
     closing = define(emit=wr.Emit(), retention="0 seconds")
     function = closing.foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
-    start(spark, feed(), tmp_path, function, given)
+    start(spark, feed(), tmp_path, function, sent)
     assert function.last_progress is not None
     counters = function.last_progress["counters"]
     function.close()
     assert counters.get("dead.too_late", 0) + counters.get("dead.out_of_retention", 0) == 1
     assert plans == {"planned": 2, "as before": 4}
-    assert same(plain(sink.panes), embedded(closing, given))
+    assert same(plain(sink.panes), embedded(closing, sent))
 
 
 def test_more_partitions_than_are_grouped_by_themselves_are_planned_each_time(
@@ -90,19 +90,19 @@ def test_more_partitions_than_are_grouped_by_themselves_are_planned_each_time(
 ) -> None:
     monkeypatch.setattr(action, "FEW_ROWS", -1)
     monkeypatch.setattr(routes, "FEW_TIMES", 0)
-    given, sink = batches(4), wr.sinks.memory()
+    sent, sink = batches(4), wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
-    start(spark, feed(), tmp_path, function, given)
+    start(spark, feed(), tmp_path, function, sent)
     function.close()
     assert plans == {"planned": 0, "as before": 0}
-    assert same(plain(sink.panes), embedded(define(), given))
+    assert same(plain(sink.panes), embedded(define(), sent))
 
 
 def test_what_a_batch_has_of_its_own_is_never_another_s(
     spark: Any, feed: Any, tmp_path: Path, plans: dict[str, int]
 ) -> None:
     """Conditions, columns, caches that the user puts over what Spark hands in."""
-    given, sink = batches(9), wr.sinks.memory()
+    sent, sink = batches(9), wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
     other = {
         3: lambda df: df.where("v > 0"),
@@ -110,14 +110,14 @@ def test_what_a_batch_has_of_its_own_is_never_another_s(
         5: lambda df: df.withColumn("v", F.lit(7).cast("long")),
         7: lambda df: df.select("t", "k", (F.col("v") + 1).alias("v")).cache(),
     }
-    start(spark, feed(), tmp_path, lambda df, n: function(other.get(n, lambda df: df)(df), n), given)
+    start(spark, feed(), tmp_path, lambda df, n: function(other.get(n, lambda df: df)(df), n), sent)
     function.close()
     assert plans == {"planned": 2, "as before": 3}
-    meant = [list(rows) for rows in given]
-    meant[3] = [r for r in given[3] if r["v"] > 0]
-    meant[4] = [{**r, "v": r["v"] + 100} for r in given[4]]
-    meant[5] = [{**r, "v": 7} for r in given[5]]
-    meant[7] = [{**r, "v": r["v"] + 1} for r in given[7]]
+    meant = [list(rows) for rows in sent]
+    meant[3] = [r for r in sent[3] if r["v"] > 0]
+    meant[4] = [{**r, "v": r["v"] + 100} for r in sent[4]]
+    meant[5] = [{**r, "v": 7} for r in sent[5]]
+    meant[7] = [{**r, "v": r["v"] + 1} for r in sent[7]]
     assert same(plain(sink.panes), embedded(define(), meant))
 
 
@@ -129,17 +129,17 @@ def test_columns_that_change_while_a_query_runs_are_those_of_each_batch(
     strict = "t timestamp not null, k string not null, v long not null"
     under = [wide, strict, wide, f"x string, {may_lack}", f"{long}, t timestamp, k string", may_lack]
     under = [*under, wide, wide, strict, may_lack, f"x string, {may_lack}", wide, wide]
-    given, sink = batches(len(under)), wr.sinks.memory()
-    given[0] = given[7] = []
-    for row in given[6][1:3] + given[11]:
+    sent, sink = batches(len(under)), wr.sinks.memory()
+    sent[0] = sent[7] = []
+    for row in sent[6][1:3] + sent[11]:
         row["t"] = None
-    given[9][1]["v"] = None
+    sent[9][1]["v"] = None
 
     def batch(df: Any, n: int) -> None:
         if n == 8:
             df.sparkSession.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
         names = [column.split()[0] for column in under[n].split(", ")]
-        rows = [tuple(row.get(name) for name in names) for row in given[n]]
+        rows = [tuple(row.get(name) for name in names) for row in sent[n]]
         function(df.sparkSession.createDataFrame(rows, under[n]), n)
 
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
@@ -148,7 +148,7 @@ def test_columns_that_change_while_a_query_runs_are_those_of_each_batch(
     assert function.last_progress["commit"] == len(under)
     function.close()
     assert plans["planned"] + plans["as before"] == len(under) and plans["as before"] >= 6
-    counted = [[row for row in rows if row["t"] is not None] for rows in given]
+    counted = [[row for row in rows if row["t"] is not None] for rows in sent]
     assert same(plain(sink.panes), embedded(define(), counted))
 
 
@@ -176,16 +176,18 @@ def test_a_large_plan_is_sent_once_to_each_executor(
     made: list[Any] = []
     destroyed: list[Any] = []
     broadcast, destroy = SparkContext.broadcast, Broadcast.destroy
-    monkeypatch.setattr(SparkContext, "broadcast", lambda *given: made.append(broadcast(*given)) or made[-1])
+    monkeypatch.setattr(
+        SparkContext, "broadcast", lambda *arguments: made.append(broadcast(*arguments)) or made[-1]
+    )
     monkeypatch.setattr(Broadcast, "destroy", lambda one: destroyed.append(one) or destroy(one))
-    given, sink = batches(8), wr.sinks.memory()
+    arguments, sink = batches(8), wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
-    start(spark, feed(), tmp_path, function, given)
+    start(spark, feed(), tmp_path, function, arguments)
     assert plans == {"planned": 2, "as before": 6}
     assert len(made) == 8 + 7 and len(destroyed) == 7 + 2
     function.close()
     assert set(map(id, destroyed)) == set(map(id, made))
-    assert same(plain(sink.panes), embedded(define(), given))
+    assert same(plain(sink.panes), embedded(define(), arguments))
 
 
 def test_many_shards_share_tasks_where_rows_are_few(
@@ -204,14 +206,14 @@ def test_many_shards_share_tasks_where_rows_are_few(
         return repartitioned(df, number, by)
 
     monkeypatch.setattr(jvm_calls, "repartitioned", noted)
-    given, sink = batches(5), wr.sinks.memory()
+    sent, sink = batches(5), wr.sinks.memory()
     function = define().foreach_batch(
         str(tmp_path / "state"), sink=sink, clock=ManualClock(), shards=cores + 3
     )
-    start(spark, feed(), tmp_path, function, given)
+    start(spark, feed(), tmp_path, function, sent)
     function.close()
     assert partitions == [cores + 3, cores] and plans == {"planned": 2, "as before": 3}
-    assert same(plain(sink.panes), embedded(define(), given))
+    assert same(plain(sink.panes), embedded(define(), sent))
 
 
 def test_a_stage_that_ran_twice_is_run_again_with_files_of_its_own(
@@ -224,12 +226,12 @@ def test_a_stage_that_ran_twice_is_run_again_with_files_of_its_own(
         return second(self) or looked[0] == 4
 
     monkeypatch.setattr(Tagged, "second_attempts", twice)
-    given, sink = batches(5), wr.sinks.memory()
+    sent, sink = batches(5), wr.sinks.memory()
     function = define().foreach_batch(str(tmp_path / "state"), sink=sink, clock=ManualClock())
-    start(spark, feed(), tmp_path, function, given)
+    start(spark, feed(), tmp_path, function, sent)
     function.close()
     assert looked == [6] and plans == {"planned": 2, "as before": 4}
-    assert same(plain(sink.panes), embedded(define(), given))
+    assert same(plain(sink.panes), embedded(define(), sent))
 
 
 def test_tasks_know_where_spark_need_not_measure(

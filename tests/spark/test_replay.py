@@ -128,9 +128,9 @@ def test_shards_that_lost_their_messages_read_the_source_again(
     for place in places:
         run(spark, source, place, definitions, again)
     for d in definitions:
-        told = [wr.read_panes(str(place / d.name)) for place in places]
-        assert [p.drop_columns([c for c in p.column_names if c == "job"]) for p in told] == 2 * [told[1]]
-        assert len(told[0]) > 10
+        panes = [wr.read_panes(str(place / d.name)) for place in places]
+        assert [p.drop_columns([c for c in p.column_names if c == "job"]) for p in panes] == 2 * [panes[1]]
+        assert len(panes[0]) > 10
 
 
 def test_a_source_that_has_lost_files_is_refused_and_nothing_is_guessed(

@@ -55,9 +55,9 @@ def test_both_routes_give_the_sessions_of_the_oracle(
     early = wr.any_of(wr.when(wr.col("n") >= 3), wr.every(2), wr.delay("1 hour"))
     emit = wr.Emit(early=early, late=wr.every_batch, mode="retracting")
     definition = define(agg, window=wr.session(gap), allowed_lateness="8 seconds", emit=emit)
-    told = run(spark, feed(), tmp_path, definition, batches(rows), shards=2)
-    assert same(plain(told), embedded(definition, batches(rows)))
-    assert any(pane.kind is wr.core.messages.Kind.RETRACT for pane in told)
+    emitted = run(spark, feed(), tmp_path, definition, batches(rows), shards=2)
+    assert same(plain(emitted), embedded(definition, batches(rows)))
+    assert any(pane.kind is wr.core.messages.Kind.RETRACT for pane in emitted)
 
 
 def test_after_a_batch_of_few_rows_a_slice_the_rows_of_the_next_one_cross(
@@ -73,6 +73,6 @@ def test_after_a_batch_of_few_rows_a_slice_the_rows_of_the_next_one_cross(
     many, few = 0.1, 3.5
     batches = [batch(n, each) for n, each in enumerate((many, few, few, many, many))]
     definition = define(window=wr.session("3 seconds"))
-    told = run(spark, feed(), tmp_path, definition, batches, shards=2)
+    emitted = run(spark, feed(), tmp_path, definition, batches, shards=2)
     assert made == [1, 2, 5], "the first, of which nobody knows, and those after batches of many rows a slice"
-    assert same(plain(told), embedded(definition, batches))
+    assert same(plain(emitted), embedded(definition, batches))

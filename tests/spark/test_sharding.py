@@ -37,5 +37,5 @@ def test_keys_of_every_type_are_found_on_their_shard(spark: Any) -> None:
     table = rows.toArrow()
     expected = rows.selectExpr(*[f"{sharding.sql(f)} as s{i}" for i, f in enumerate(fields)]).toArrow()
     for i, key in enumerate(keys):
-        found = sharding.of([table.column(name).combine_chunks() for name in key]).tolist()
-        assert found == expected.column(i).to_pylist(), key
+        shards = sharding.of([table.column(name).combine_chunks() for name in key]).tolist()
+        assert shards == expected.column(i).to_pylist(), key

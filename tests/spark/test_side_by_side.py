@@ -14,7 +14,7 @@ from tests.filed import opened
 from windrow.core.time import END_OF_TIME_US, START_OF_TIME_US
 from windrow.testing import ManualClock
 
-from .test_joins import ORDERS, SHIPMENTS, by_spark, define, generated, streams, told
+from .test_joins import ORDERS, SHIPMENTS, by_spark, counted_rows, define, generated, streams
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +57,7 @@ def test_joins_and_an_aggregate_share_the_inputs_of_one_job(spark: Any, feed: An
         .start()
     )
     query.drain()
-    assert told(sinks["join"].panes) == by_spark(spark, "inner")
+    assert counted_rows(sinks["join"].panes) == by_spark(spark, "inner")
     assert query.lastProgress["counters"]["rows"] == 240, "each row counts once, however many take it"
     orders, shipments = generated(7, 120)
     frames = {
@@ -72,13 +72,13 @@ def test_joins_and_an_aggregate_share_the_inputs_of_one_job(spark: Any, feed: An
 
 
 def kept(place: Path) -> dict[Any, Any]:
-    found, logic, ever = {}, define().logic(), ((START_OF_TIME_US, None), (END_OF_TIME_US, None))
+    messages, logic, ever = {}, define().logic(), ((START_OF_TIME_US, None), (END_OF_TIME_US, None))
     for shard in range(2):
         there = opened(place, shard, [logic])
         for side in (0, 1):
-            found[shard, side] = logic.kept(there.kv, side, *ever, None).table.to_pylist()
+            messages[shard, side] = logic.kept(there.kv, side, *ever, None).table.to_pylist()
         there.close()
-    return found
+    return messages
 
 
 def test_messages_that_a_join_has_lost_come_back_from_both_sources(
@@ -123,4 +123,4 @@ def test_messages_that_a_join_has_lost_come_back_from_both_sources(
     stores = [kept(place / "windrow") for place in places]
     assert stores[0] == stores[1], "as they were, in their order"
     assert all(len(rows) > 3 for rows in stores[0].values())
-    assert told(sinks[places[0]].panes) == told(sinks[places[1]].panes)
+    assert counted_rows(sinks[places[0]].panes) == counted_rows(sinks[places[1]].panes)

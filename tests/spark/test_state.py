@@ -68,8 +68,8 @@ def test_shards_are_merged_in_order(job: Path) -> None:
     before = listing(job)
     with wr.read_state(str(job)) as state:
         assert state.shards == 2
-        told = [(w.window.start_us // 1_000_000, w.key["k"], w.values["n"]) for w in state.get_windows()]
-        assert told == [(int(e[0].timestamp()), e[1], e[2]) for e in expected(range(60))]
+        windows = [(w.window.start_us // 1_000_000, w.key["k"], w.values["n"]) for w in state.get_windows()]
+        assert windows == [(int(e[0].timestamp()), e[1], e[2]) for e in expected(range(60))]
         offsets = [m.event_time_us for m in state.get_messages()]
         assert offsets == [s * 1_000_000 for s in range(60)]
         one = state.get_windows(key="c", start=at(20), end=at(20))
@@ -90,9 +90,9 @@ def test_windows_are_a_dataframe_of_a_partition_a_shard(spark: Any, job: Path) -
     frame = read(spark, job, "windows")
     assert frame.rdd.getNumPartitions() == 2
     assert frame.columns == ["window", "k", "n", "mid", "messages", "first", "last", "panes", "fired"]
-    told = frame.selectExpr("window.start", "k", "n", "mid").orderBy("start", "k").toPandas()
-    found = [(r.start.tz_localize("UTC").to_pydatetime(), r.k, r.n, r.mid) for r in told.itertuples()]
-    assert found == expected(range(60))
+    rows = frame.selectExpr("window.start", "k", "n", "mid").orderBy("start", "k").toPandas()
+    windows = [(r.start.tz_localize("UTC").to_pydatetime(), r.k, r.n, r.mid) for r in rows.itertuples()]
+    assert windows == expected(range(60))
 
 
 def test_messages_panes_commits_and_dead_letters_are_dataframes(spark: Any, job: Path) -> None:
@@ -129,8 +129,8 @@ def test_an_older_commit_and_a_range_can_be_read(spark: Any, job: Path) -> None:
     frame = read(spark, job, "windows", asOf=first)
     assert sorted((r.window.start, r.k) for r in frame.collect()) != []
     assert frame.selectExpr("sum(n)").first() == (20,)
-    some = read(spark, job, "windows", start="1970-01-01 00:00:15", end="1970-01-01 00:00:15", key='"c"')
-    assert [(r.k, r.n) for r in some.collect()] == [("c", 1)]
+    rows = read(spark, job, "windows", start="1970-01-01 00:00:15", end="1970-01-01 00:00:15", key='"c"')
+    assert [(r.k, r.n) for r in rows.collect()] == [("c", 1)]
 
 
 CONDITIONS = [
@@ -141,10 +141,10 @@ CONDITIONS = [
 
 
 def test_filters_that_are_pushed_down_leave_the_same_rows(spark: Any, job: Path, pushdown: None) -> None:
-    told = {c: sorted(map(str, read(spark, job, "windows").where(c).collect())) for c in CONDITIONS}
+    rows = {c: sorted(map(str, read(spark, job, "windows").where(c).collect())) for c in CONDITIONS}
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     whole = read(spark, job, "windows").cache()  # from here on no filter comes to where it is read
-    assert told == {c: sorted(map(str, whole.where(c).collect())) for c in CONDITIONS}
+    assert rows == {c: sorted(map(str, whole.where(c).collect())) for c in CONDITIONS}
     whole.unpersist()
 
 
@@ -165,8 +165,8 @@ def test_a_join_s_messages_and_what_is_wrong(spark: Any, tmp_path: Path) -> None
         kept = [m.payload["x"] for m in state.get_messages(input="payments")]
         windows = [w.messages for w in state.get_windows(input="payments")]
     assert sorted(r.x for r in frame.collect()) == sorted(kept) != []
-    told = read(spark, tmp_path / "job", "windows", input="payments").collect()
-    assert [r.messages for r in told] == windows != []
+    messages = read(spark, tmp_path / "job", "windows", input="payments").collect()
+    assert [r.messages for r in messages] == windows != []
     for options, why in (
         ({"table": "sessions"}, "none of"), ({"table": "windows"}, "say which, of"), ({"table": "commits", "asof": "99"}, "99"),
         ({"table": "commits", "as_of": "1"}, "'as_of' is none of"),

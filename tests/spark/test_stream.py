@@ -363,15 +363,15 @@ def test_an_input_whose_rows_would_all_be_dead_letters_is_refused_up_front(spark
 
 def moved(spark: Any, folder: Path, files: Sequence[list[dict[str, Any]]], feed: Any) -> None:
     """Two folders take turns, as two executors would: what each has is behind when it is its turn again."""
-    for n, some in enumerate(files):
-        feed.add(some)
+    for n, batch in enumerate(files):
+        feed.add(batch)
         executors.run(spark, folder, "-two", str(folder / f"executor-{n % 2}"), drain=n == len(files) - 1)
 
 
 def on_two_executors(spark: Any, folder: Path, files: Sequence[list[dict[str, Any]]], feed: Any) -> None:
     """A cluster of its own."""
-    for some in files:
-        feed.add(some)
+    for batch in files:
+        feed.add(batch)
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.executors", str(folder)],
         cwd=ROOT,
@@ -410,11 +410,11 @@ def test_a_source_of_which_nothing_limits_a_batch_is_warned_of(
     topic = wr.sources.kafka("nowhere:9092", "orders", value=wr.decoders.json(SCHEMA))
     rate = spark.readStream.format("rate").load().selectExpr("timestamp as t", "'a' as k", "value as v")
     by_bytes = spark.readStream.schema(schema).option("MAXBYTESPERTRIGGER", "1g").parquet(str(source.path))
-    told = {
+    progress = {
         "maxFilesPerTrigger": [unlimited.where("v > 0"), limited.union(unlimited)],
         "max_offsets": [topic],
     }
-    for remedy, streams in {**told, "": [limited, by_bytes, rate, replace(topic, max_offsets=5)]}.items():
+    for remedy, streams in {**progress, "": [limited, by_bytes, rate, replace(topic, max_offsets=5)]}.items():
         for stream in streams:
             caplog.clear()
             warn_of_no_limit(stream)

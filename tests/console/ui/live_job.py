@@ -26,7 +26,7 @@ DELAYS = wr.Aggregate(
 
 def flights(batch: int, begin_us: int) -> list[wr.Message]:
     """Return one batch of two minutes of flights; some are late, some have no time."""
-    found = []
+    rows = []
     for i in range(8 + batch * 5 % 9):
         origin, carrier = KEYS[(batch + i) % len(KEYS)]
         at = begin_us + (batch * 60 + i * 3) * SECOND
@@ -38,8 +38,8 @@ def flights(batch: int, begin_us: int) -> list[wr.Message]:
             "departure": departure,
             "dep_delay": float((batch * 7 + i * 5) % 60),
         }
-        found.append(wr.Message(payload, wr.Position("flights", i % 2, batch * 9 + i // 2)))
-    return found
+        rows.append(wr.Message(payload, wr.Position("flights", i % 2, batch * 9 + i // 2)))
+    return rows
 
 
 def main(location: str, batches: int) -> None:

@@ -65,8 +65,8 @@ class Live:
 def browser() -> Iterator[Browser]:
     if not (Path(CHROMIUM).exists() and AXE.exists()):
         pytest.fail(f"{CHROMIUM} or {AXE} is missing: run docker/browser.sh")
-    with chromium() as found:
-        yield found
+    with chromium() as chrome:
+        yield chrome
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,8 @@ def test_every_view_is_whole_in_both_themes_and_widths(opened: Any, address: str
             beyond = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert beyond <= 0, f"{name} is {beyond} pixels too wide at {width}"
             if (scheme, width) in AXE_LOOKS:
-                found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
-                serious = [v for v in found if v["impact"] in ("serious", "critical")]
+                violations = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+                serious = [v for v in violations if v["impact"] in ("serious", "critical")]
                 assert not serious, (name, [(v["id"], v["nodes"][0]["html"][:200]) for v in serious])
 
 

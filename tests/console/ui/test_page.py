@@ -82,16 +82,16 @@ def test_the_page_has_the_rows_of_read_state(name: str) -> None:
             for part, row in shown.items():
                 for table in row.tables:
                     several = table in ("windows", "messages") and len(row.inputs) > 1
-                    for given in row.inputs if several else [None]:
-                        expected = state.table(table, operator=part, input=given).to_pylist()
-                        asked = {"operator": part, "table": table} | ({"input": given} if given else {})
+                    for source in row.inputs if several else [None]:
+                        expected = state.table(table, operator=part, input=source).to_pylist()
+                        asked = {"operator": part, "table": table} | ({"input": source} if source else {})
                         assert whole(reader, **asked) == plain(expected)
                         text = html.unescape(reader.html("table", **asked))
                         assert all(cell(v).text in text for one in expected[:50] for v in one.values())
                 panes = state.panes(part).to_pylist()
                 assert whole(reader, operator=part, table="panes", order="start") == plain(panes)
-            found = reader.json("commits")["commits"]
-            assert [{k: c[k] for k in views.commit_row(state.commits()[0])} for c in found] == [
+            commits = reader.json("commits")["commits"]
+            assert [{k: c[k] for k in views.commit_row(state.commits()[0])} for c in commits] == [
                 views.commit_row(c) for c in state.commits()[::-1]
             ]
             letters = state.dead_letters_table().to_pylist()
@@ -146,8 +146,8 @@ def test_a_payload_of_five_megabytes_is_cut(odd: str) -> None:
 
 def test_a_table_as_of_a_commit_is_that_of_read_state(odd: str) -> None:
     with browsing(odd) as reader, wr.read_state(odd, as_of=1) as state:
-        found = reader.json("table", operator="odd", table="windows", as_of=1)
-        assert (found["as_of"], found["rows"]) == (1, plain(state.windows_table().to_pylist()))
+        answer = reader.json("table", operator="odd", table="windows", as_of=1)
+        assert (answer["as_of"], answer["rows"]) == (1, plain(state.windows_table().to_pylist()))
         assert "As of commit 1" in reader.html("table", operator="odd", table="windows", as_of=1)
 
 

@@ -138,7 +138,7 @@ def cases(draw: st.DrawFn) -> Case:
         deliver=draw(policies("x")),
     )
     start_us = draw(st.sampled_from([0, 10 * S]))
-    names = [given.name for given in definition.inputs] if definition.by_input else [None]
+    names = [source.name for source in definition.inputs] if definition.by_input else [None]
     named = st.builds(
         lambda row, name: drawn(row)._replace(input=name), rows, st.sampled_from([*names, names[0]])
     )

@@ -49,8 +49,8 @@ def driven(definition: Any, location: Path | None = None) -> Iterator[TestDriver
 
 
 def rows(driver: TestDriver, *names: str) -> list[Any]:
-    found = [tuple(_plain(row[name]) for name in names) for row in driver.panes()]
-    return [one[0] for one in found] if len(names) == 1 else found
+    emitted = [tuple(_plain(row[name]) for name in names) for row in driver.panes()]
+    return [one[0] for one in emitted] if len(names) == 1 else emitted
 
 
 def _plain(value: Any) -> Any:
@@ -65,11 +65,11 @@ WINDOW = {"agg": {"n": wr.count(), "list": wr.collect_list("x", order="event_tim
 @pytest.mark.parametrize("together", [True, False])
 def test_the_status_follows_the_table_of_transitions(together: bool) -> None:
     with driven(alert(actions=ALL)) as driver:
-        given = messages([70, 80, 90, 60, 50])
-        for some in [given] if together else [[one] for one in given]:
-            driver.feed(some)
-        told = rows(driver, "before_status", "status", "count", "trigger")
-    assert told == [
+        sent = messages([70, 80, 90, 60, 50])
+        for batch in [sent] if together else [[one] for one in sent]:
+            driver.feed(batch)
+        transitions = rows(driver, "before_status", "status", "count", "trigger")
+    assert transitions == [
         ("CANCEL", "OPEN", 0, "on_open"),
         ("OPEN", "REPEAT", 1, "on_repeat"),
         ("REPEAT", "CANCEL", 0, "on_cancel"),
@@ -85,9 +85,9 @@ def test_one_true_evaluation_opens_and_a_second_one_repeats() -> None:
 def test_without_actions_openings_and_cancellations_are_emitted_under_one_identity() -> None:
     with driven(alert()) as driver:
         driver.feed(messages([80, 90, 60, 99]))
-        told = rows(driver, "action", "status", "alert_id")
-    assert [one[:2] for one in told] == [("alert", "OPEN"), ("alert", "CANCEL"), ("alert", "OPEN")]
-    assert told[0][2] == told[1][2] != told[2][2]
+        actions = rows(driver, "action", "status", "alert_id")
+    assert [one[:2] for one in actions] == [("alert", "OPEN"), ("alert", "CANCEL"), ("alert", "OPEN")]
+    assert actions[0][2] == actions[1][2] != actions[2][2]
 
 
 def test_a_counted_window_holds_the_newest_by_event_time() -> None:
@@ -116,9 +116,9 @@ def test_samples_that_leave_cause_an_evaluation(leaving: bool) -> None:
         driver.feed([*messages([90]), *messages([1], [4], key="b")])
         driver.feed(messages([1], [20], key="b"))
         driver.feed(messages([1], [21], key="b"))
-        told = [row for row in rows(driver, "k", "status", "time", "left", "cause") if row[0] == "a"]
+        transitions = [row for row in rows(driver, "k", "status", "time", "left", "cause") if row[0] == "a"]
     after = [("a", "CANCEL", 5.000001, True, "leaving")] if leaving else []
-    assert told == [("a", "OPEN", 0.0, False, "sample"), *after]
+    assert transitions == [("a", "OPEN", 0.0, False, "sample"), *after]
 
 
 PAST: dict[str, Any] = {"history": "past", "input": "live", "actions": ALL, "ttl": "2 hours"}
@@ -164,8 +164,8 @@ def test_what_leaves_a_window_of_history_alone_causes_no_evaluation_and_what_lea
         driver.timeout()
         driver.feed(messages([1, 1], [19, 20], key="b"), input="live")
         driver.timeout()
-        found = rows(driver, "k", "cause", "status", "time")
-    assert sorted(found, key=lambda one: one[3]) == [
+        transitions = rows(driver, "k", "cause", "status", "time")
+    assert sorted(transitions, key=lambda one: one[3]) == [
         ("a", "leaving", "OPEN", 10.000001),
         ("a", "leaving", "REPEAT", 12.000001),
         ("a", "sample", "CANCEL", 13.0),
@@ -190,8 +190,8 @@ def test_a_first_message_that_changes_no_window_of_history_begins_its_key() -> N
 def test_a_backtest_begins_with_history() -> None:
     definition = alert(frame="1 hour", agg={"n": wr.count()}, when=wr.col("n") > 3, **PAST)
     past, live = messages([1, 1, 1], [-3, -2, -1]), messages([1, 1])
-    found = definition.backtest({"past": past, "live": live}, drain=False).to_pylist()
-    assert [(row["n"], row["status"]) for row in found] == [(4, "OPEN"), (5, "REPEAT")]
+    replayed = definition.backtest({"past": past, "live": live}, drain=False).to_pylist()
+    assert [(row["n"], row["status"]) for row in replayed] == [(4, "OPEN"), (5, "REPEAT")]
 
 
 def test_repeats_by_number_count_evaluations() -> None:
@@ -212,8 +212,8 @@ def test_repeats_by_time_are_due_without_data_and_survive_a_restart() -> None:
         driver.advance_clock(3600 * S)
         driver.timeout()
         driver.next_offsets()
-        told = [(row["trigger"], row["cause"]) for row in driver.committed_panes()]
-        assert told == [
+        repeats = [(row["trigger"], row["cause"]) for row in driver.committed_panes()]
+        assert repeats == [
             ("on_open", "sample"),
             ("on_repeat", "repeat"),
             ("on_repeat", "repeat"),
@@ -259,12 +259,12 @@ def lived(point: CommitPoint | None) -> list[Any]:
         "chat": wr.Action(repeat=wr.every("3 minutes")),
         "log": wr.Action(delay="20 seconds", repeat=wr.every(2)),
     }
-    given = [message for _, one in LIFE if one is not None for message in messages([one[0]], [one[1]])]
+    sent = [message for _, one in LIFE if one is not None for message in messages([one[0]], [one[1]])]
     with driven(alert(actions=actions, variables={"value": X}, ttl="1 hour")) as driver:
         offset = 0
         for seconds, one in LIFE:
             driver.advance_clock(seconds * S)
-            more = given[offset:][: one is not None]
+            more = sent[offset:][: one is not None]
             if more:
                 driver.feed(more)
             else:
@@ -286,12 +286,12 @@ def test_a_job_that_dies_inside_delays_and_between_repeats_emits_the_rows_of_an_
 ) -> None:
     rows = lived(point)
     assert rows == lived(None)
-    found = [(row["action"], row["trigger"], row["cause"]) for row in rows]
+    actions = [(row["action"], row["trigger"], row["cause"]) for row in rows]
     assert {
         ("mail", "on_repeat", "repeat"),
         ("mail", "on_open", "delay"),
         ("log", "on_repeat", "sample"),
-    } <= {*found}
+    } <= {*actions}
 
 
 def test_hysteresis_opens_at_one_threshold_and_cancels_at_the_other() -> None:
@@ -327,8 +327,8 @@ def test_a_timer_evaluates_at_each_moment_that_is_crossed_and_once_after_a_pause
         for seconds in (10, 10, 3600):
             driver.advance_clock(seconds * S)
             driver.timeout()
-        told = rows(driver, "cause", "at")
-    assert told == [("sample", 0.0), ("evaluate", 15.0), ("evaluate", 3615.0)]
+        evaluations = rows(driver, "cause", "at")
+    assert evaluations == [("sample", 0.0), ("evaluate", 15.0), ("evaluate", 3615.0)]
 
 
 def test_an_alert_without_keys_hears_silence() -> None:
@@ -363,9 +363,9 @@ def test_each_action_has_triggers_of_its_own_and_the_incident_is_shared() -> Non
     }
     with driven(alert(actions=actions, variables={"value": X})) as driver:
         driver.feed(messages([80, 90, 91, 92, 60]))
-        told = rows(driver, "action", "trigger", "count", "alert_id")
-    assert len({one[3] for one in told}) == 1
-    assert [one[:3] for one in told] == [
+        shared_rows = rows(driver, "action", "trigger", "count", "alert_id")
+    assert len({one[3] for one in shared_rows}) == 1
+    assert [one[:3] for one in shared_rows] == [
         ("chat", "on_open", 0),
         ("mail", "on_repeat", 2),
         ("chat", "on_repeat", 3),
@@ -411,14 +411,14 @@ def test_what_leaves_no_state_is_forgotten_at_once(tmp_path: Path) -> None:
             assert state.table("alerts").column("k").to_pylist() == ["last"]
 
 
-def run_of(definition: Any, location: Path, given: Any, *names: str) -> list[Any]:
+def run_of(definition: Any, location: Path, sent: Any, *names: str) -> list[Any]:
     """Return the rows that one run of a job emits."""
     with definition.open(str(location)) as op:
         commit = op.last_commit
-        op.add_messages(given)
+        op.add_messages(sent)
         op.next_offsets()
-        found = [row for row in op.get_result() if row.commit > commit]
-    return [tuple(row[name] for name in names) for row in found]
+        emitted = [row for row in op.get_result() if row.commit > commit]
+    return [tuple(row[name] for name in names) for row in emitted]
 
 
 def test_another_version_drops_windows_and_statuses_without_a_row(tmp_path: Path) -> None:
@@ -434,8 +434,8 @@ def test_conditions_and_actions_may_change_between_runs(tmp_path: Path) -> None:
     assert run_of(alert(), tmp_path, messages([80, 85]), "action") == [("alert",)]
     actions = {"mail": wr.Action(repeat=wr.every(2))}
     changed = alert(when=X > 95, until=X < 50, variables={"x2": X * 2}, actions=actions)
-    told = run_of(changed, tmp_path, messages([60, 40], [3, 4]), "action", "status", "x2", "count")
-    assert told == [("mail", "REPEAT", 120, 2), ("mail", "CANCEL", 80, 0)]
+    emitted = run_of(changed, tmp_path, messages([60, 40], [3, 4]), "action", "status", "x2", "count")
+    assert emitted == [("mail", "REPEAT", 120, 2), ("mail", "CANCEL", 80, 0)]
     with pytest.raises(wr.WindrowError, match="frame"):
         alert(frame=3, when=wr.col("samples") > 1, ttl="1 day").open(str(tmp_path))
 
@@ -465,7 +465,7 @@ def test_with_nothing_late_transitions_do_not_depend_on_the_cut(data: st.DataObj
     )
     times = list(itertools.accumulate((step for step, _, _ in steps), initial=0.0))[1:]
     all_of = [{"t": int(t * S), "k": k, "x": x} for t, (_, x, k) in zip(times, steps, strict=True)]
-    told = []
+    emitted = []
     for cut in (1, data.draw(st.integers(2, 5)), len(all_of) or 1):
         with (
             definition.open(None, store="memory")
@@ -476,14 +476,14 @@ def test_with_nothing_late_transitions_do_not_depend_on_the_cut(data: st.DataObj
                 driver.feed(all_of[i : i + cut])
             driver.feed(messages([0], [1_000], key="z"))
             driver.feed(messages([0], [1_001], key="z"))
-            found = [{n: _plain(v) for n, v in row.values.items()} for row in driver.panes()]
-            told.append(
+            transitions = [{n: _plain(v) for n, v in row.values.items()} for row in driver.panes()]
+            emitted.append(
                 sorted(
-                    (one for one in found if one["k"] != "z"),
+                    (one for one in transitions if one["k"] != "z"),
                     key=lambda r: (r["time"], r["k"], r["action"], r["trigger"]),
                 )
             )
-    assert told[0] == told[1] == told[2]
+    assert emitted[0] == emitted[1] == emitted[2]
 
 
 def test_a_condition_that_raises_or_is_null_stops_no_job() -> None:
@@ -506,8 +506,8 @@ def test_an_action_whose_condition_raises_makes_dead_letters_of_its_rows_alone()
             ("log", 2),
             ("log", 0),
         ]
-        found = driver.dead_letters()
-        assert [letter.reason for letter in found] == ["function_failed"] * 2 and "divide by zero" in found[
+        buried = driver.dead_letters()
+        assert [letter.reason for letter in buried] == ["function_failed"] * 2 and "divide by zero" in buried[
             0
         ].detail
 
@@ -762,8 +762,8 @@ def test_the_table_of_alerts_says_what_is_open_and_what_is_due(tmp_path: Path) -
             table = state.table("alerts").drop_columns(["alert_id"]).to_pylist()
             [row] = op.get_result()
             [why] = state.explain({"k": "a", "time": row["time"]})
-    found = [[_plain(v) for v in one.values()] for one in table]
-    assert found == [
+    alerts = [[_plain(v) for v in one.values()] for one in table]
+    assert alerts == [
         ["a", "REPEAT", 1, 0.0, 2, 85.0, "mail repeat 1970-01-01 01:00:00"],
         ["b", "CANCEL", 0, None, 1, 7.0, None],
     ]
@@ -781,7 +781,7 @@ def test_a_backtest_emits_what_the_job_emitted(tmp_path: Path) -> None:
     )
     past = messages([70, 90, 95, 99, 60, 10, 10, 90, 99, 99])
     names = ["alert_id", "action", "status", "time", "mean"]
-    found = definition.backtest(past, drain=False).select(names).to_pylist()
+    emitted = definition.backtest(past, drain=False).select(names).to_pylist()
     clock, live = ManualClock(0), list[Any]()
     with definition.open(str(tmp_path), clock=clock) as op:
         for one in past:
@@ -790,6 +790,6 @@ def test_a_backtest_emits_what_the_job_emitted(tmp_path: Path) -> None:
             clock.advance("1 second")
             op.timeout()
         live = [{n: row[n] for n in names} for row in op.get_result()]
-    assert len(live) > 6 and [{**r, "time": _plain(r["time"])} for r in found] == [
+    assert len(live) > 6 and [{**r, "time": _plain(r["time"])} for r in emitted] == [
         {**r, "time": _plain(r["time"])} for r in live
     ]

@@ -48,7 +48,7 @@ def test_a_year_of_hours_leaves_as_many_files_bytes_and_memory_as_its_first_days
         actions={"mail": wr.Action(delay="1 hour", repeat=wr.every("3 hours"))},
         ttl="1 day",
     )
-    found = []
+    measured = []
     with definition.open(str(tmp_path), clock=clock, sink=sink) as op:
         for hour in range(hours):
             clock.advance(timedelta(hours=1))
@@ -59,14 +59,16 @@ def test_a_year_of_hours_leaves_as_many_files_bytes_and_memory_as_its_first_days
             if hour % 6 == 5 and hour > hours // 4:
                 files = dict(sizes_below(tmp_path))
                 sizes = [size for path, size in files.items() if not path.name.startswith("LOG")]
-                found.append((len(sizes), sum(sizes), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+                measured.append((len(sizes), sum(sizes), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
                 # RocksDB's own log, which grows up to 256 KiB before the next one begins.
                 logs = [size for path, size in files.items() if path.name.startswith("LOG")]
                 assert len(logs) <= 2 and max(logs) < 300_000
-    third = len(found) // 3
+    third = len(measured) // 3
     # All rise until the next snapshot or compact changelog, and fall again: their means stay.
-    for early, late in zip(zip(*found[:third], strict=True), zip(*found[-third:], strict=True), strict=True):
-        assert mean(late) <= 1.25 * mean(early), found
+    for early, late in zip(
+        zip(*measured[:third], strict=True), zip(*measured[-third:], strict=True), strict=True
+    ):
+        assert mean(late) <= 1.25 * mean(early), measured
 
 
 @pytest.mark.parametrize("frame", [None, "5 seconds", 3])

@@ -10,7 +10,7 @@ from windrow.operators.alert.status import CANCEL, OPEN, REPEAT, compose, status
 
 def by_loop(after, heads, start, counts):
     """Status, status before, repeats and opening of each evaluation."""
-    found, key = [], -1
+    statuses, key = [], -1
     status, count, opening = CANCEL, 0, -1
     for i, functions in enumerate(after.tolist()):
         if heads[i]:
@@ -20,10 +20,10 @@ def by_loop(after, heads, start, counts):
         count = count + 1 if status == REPEAT else 0
         if status == OPEN:
             opening = i
-        found.append((before, status, count, opening if (before, status) != (CANCEL, CANCEL) else -1))
+        statuses.append((before, status, count, opening if (before, status) != (CANCEL, CANCEL) else -1))
         if status == CANCEL:
             opening = -1
-    return found
+    return statuses
 
 
 @pytest.mark.parametrize("hysteresis", [0.0, 0.3, 1.0])

@@ -23,7 +23,7 @@ def emitted(rules: RulesDefinition, steps: Steps, input: str, time: str) -> Iter
     """Give the rows of steps, each followed by an advance to the largest time of an input, and of the end of event time."""
     logic = rules.logic()
     kv = MemoryKV(logic.cfs())
-    watermark, offsets = START_OF_TIME_US, dict.fromkeys([given.name for given in rules.inputs], 0)
+    watermark, offsets = START_OF_TIME_US, dict.fromkeys([source.name for source in rules.inputs], 0)
     for step in [*steps, None]:
         results, overlay = [], Overlay(kv)
         if step:
@@ -32,8 +32,8 @@ def emitted(rules: RulesDefinition, steps: Steps, input: str, time: str) -> Iter
             watermark = max([watermark, *(m[time] for m in step.get(input, ()))])
         results.append(logic.advance(overlay, END_OF_TIME_US if step is None else watermark, 0))
         kv.write(overlay.batch)
-        for result in results:
-            for pane in result.panes:
+        for one in results:
+            for pane in one.panes:
                 yield from pane.to_pylist()
     left = {cf: n for cf in logic.cfs() if cf != logic.aux_cf and (n := len(list(kv.scan(cf))))}
     assert left == {}, left

@@ -34,12 +34,12 @@ def tables(seed: int, n: int, keys: int) -> dict[str, pa.Table]:
     return made
 
 
-def emitted(definition: Any, given: dict[str, pa.Table], location: Path, size: int) -> list[dict[str, Any]]:
+def emitted(definition: Any, inputs: dict[str, pa.Table], location: Path, size: int) -> list[dict[str, Any]]:
     """The rows of a job that gets so many messages of each input a commit."""
-    with definition.open(str(location), schema=dict.fromkeys(given, SCHEMA)) as op:
-        longest = max(map(len, given.values()))
+    with definition.open(str(location), schema=dict.fromkeys(inputs, SCHEMA)) as op:
+        longest = max(map(len, inputs.values()))
         for first in range(0, longest, size):
-            op.add_messages({name: table.slice(first, size) for name, table in given.items()})
+            op.add_messages({name: table.slice(first, size) for name, table in inputs.items()})
             op.next_offsets()
         op.drain()
         rows: list[dict[str, Any]] = op.result_table().to_pylist()
@@ -59,20 +59,20 @@ TEN = wr.after("o", 0, "10 seconds")
 
 @pytest.mark.parametrize("size", [9, 1_000])
 def test_a_rule_of_two_patterns_is_an_inner_join(size: int, tmp_path: Path) -> None:
-    given = tables(1, 60, 8)
+    inputs = tables(1, 60, 8)
     pair = rules(
         when={"o": wr.event("orders"), "a": wr.event("acks", time=TEN)},
         then={"at": wr.col("o.at"), "v": wr.col("o.v"), "then": wr.col("a.at"), "w": wr.col("a.v")},
     )
     join = wr.Join(left=ORDERS, right=ACKS, on="id", within=("0 seconds", "10 seconds"), retention="1 minute")
-    one = pairs(emitted(pair, given, tmp_path / "rules", size), "id", "at", "v", "then", "w")
-    other = emitted(join, given, tmp_path / "join", size)
+    one = pairs(emitted(pair, inputs, tmp_path / "rules", size), "id", "at", "v", "then", "w")
+    other = emitted(join, inputs, tmp_path / "join", size)
     assert one and one == pairs(other, "id", "orders_at", "orders_v", "acks_at", "acks_v")
 
 
 @pytest.mark.parametrize("size", [9, 1_000])
 def test_an_absence_is_an_anti_join(size: int, tmp_path: Path) -> None:
-    given = tables(2, 60, 20)
+    inputs = tables(2, 60, 20)
     alone = rules(
         when={"o": wr.event("orders"), "no": wr.absent("acks", time=TEN)},
         then={"at": wr.col("o.at"), "v": wr.col("o.v")},
@@ -80,12 +80,12 @@ def test_an_absence_is_an_anti_join(size: int, tmp_path: Path) -> None:
     join = wr.Join(
         left=ORDERS, right=ACKS, on="id", within=("0 seconds", "10 seconds"), how="anti", retention="1 minute"
     )
-    one = pairs(emitted(alone, given, tmp_path / "rules", size), "id", "at", "v")
-    assert one and one == pairs(emitted(join, given, tmp_path / "join", size), "id", "at", "v")
+    one = pairs(emitted(alone, inputs, tmp_path / "rules", size), "id", "at", "v")
+    assert one and one == pairs(emitted(join, inputs, tmp_path / "join", size), "id", "at", "v")
 
 
 def test_an_accumulate_is_a_window_around_anchors(tmp_path: Path) -> None:
-    given = tables(3, 60, 6)
+    inputs = tables(3, 60, 6)
     agg = {"n": wr.count(), "total": wr.sum("v"), "mean": wr.avg("v"), "last": wr.last("v")}
     near = rules(
         when={
@@ -103,12 +103,12 @@ def test_an_accumulate_is_a_window_around_anchors(tmp_path: Path) -> None:
         frame=wr.range_between("-5 seconds", "3 seconds"),
     )
     columns = ("id", "at", "v", *agg)
-    one = pairs(emitted(near, given, tmp_path / "rules", 9), *columns)
-    assert one == pairs(emitted(over, given, tmp_path / "over", 9), *columns)
+    one = pairs(emitted(near, inputs, tmp_path / "rules", 9), *columns)
+    assert one == pairs(emitted(over, inputs, tmp_path / "over", 9), *columns)
 
 
 def test_many_rules_are_as_many_jobs_of_one(tmp_path: Path) -> None:
-    draw, given = random.Random(4), tables(4, 60, 8)
+    draw, inputs = random.Random(4), tables(4, 60, 8)
     made = {}
     for n in range(usually(12, deep=100)):
         least, seconds = draw.randint(0, 6), draw.randint(1, 12)
@@ -121,11 +121,11 @@ def test_many_rules_are_as_many_jobs_of_one(tmp_path: Path) -> None:
             then={"v": wr.col("o.v")},
         )
     together = wr.Rules(by="id", inputs=[ORDERS, ACKS], rules=made)
-    one = pairs(emitted(together, given, tmp_path / "all", 20), "rule", "match_id", "match_time", "v")
+    one = pairs(emitted(together, inputs, tmp_path / "all", 20), "rule", "match_id", "match_time", "v")
     apart = []
     for name, rule in list(made.items())[:: 4 // usually(1, deep=4)]:
         single = wr.Rules(by="id", inputs=[ORDERS, ACKS], rules={name: rule})
-        apart += emitted(single, given, tmp_path / name, 20)
+        apart += emitted(single, inputs, tmp_path / name, 20)
     named = {row["rule"] for row in apart}
     assert apart and [row for row in one if row[0] in named] == pairs(
         apart, "rule", "match_id", "match_time", "v"
@@ -149,8 +149,8 @@ def test_absences_do_not_depend_on_the_cut(cut: int | None, tmp_path: Path) -> N
     size = len(order) if cut is None else cut
     with alone.open(str(tmp_path), schema=dict.fromkeys(("orders", "acks"), SCHEMA)) as op:
         for first in range(0, len(order), size):
-            some, own = both.slice(first, size), pa.array(is_order[first : first + size])
-            op.add_messages({"orders": some.filter(own), "acks": some.filter(pc.invert(own))})
+            batch, own = both.slice(first, size), pa.array(is_order[first : first + size])
+            op.add_messages({"orders": batch.filter(own), "acks": batch.filter(pc.invert(own))})
             op.next_offsets()
         op.drain()
         assert sorted(op.result_table()["id"].to_pylist()) == np.flatnonzero(~answered).tolist()

@@ -165,17 +165,17 @@ def by_loops(rules: wr.Rules, steps: Steps, wait: int) -> list[tuple[int, ...]]:
     pattern, tables = rules.rules["r"].when["f"], {"f": rules.input("f"), "g": rules.input("g")}
     current: dict[str, dict[Any, Mapping[str, Any]]] = {"f": {}, "g": {}}
     events: list[Mapping[str, Any]] = []
-    found: list[tuple[int, ...]] = []
+    matches: list[tuple[int, ...]] = []
     watermark = -1
     for step in steps:
         new: dict[str, set[int]] = {"f": set(), "g": set()}
-        for name, given in tables.items():
-            assert given.facts is not None
+        for name, table in tables.items():
+            assert table.facts is not None
             for row in step.get(name, ()):
-                head = tuple(row[c] for c in rules.keys(given))
-                key = (head, *(row[c] for c in given.facts.key)) if given.facts.key else (head, row["n"])
+                head = tuple(row[c] for c in rules.keys(table))
+                key = (head, *(row[c] for c in table.facts.key)) if table.facts.key else (head, row["n"])
                 current[name].pop(key, None)
-                if not (given.facts.deleted and row["gone"]):
+                if not (table.facts.deleted and row["gone"]):
                     current[name][key] = row
                     new[name].add(row["n"])
         fresh = list(step.get("e", ()))
@@ -188,17 +188,17 @@ def by_loops(rules: wr.Rules, steps: Steps, wait: int) -> list[tuple[int, ...]]:
             same = not rules.keys(tables["f"]) or f["k"] == e["k"]
             joins = f["id"] == e["fid"] if pattern.on else True
             if same and joins and f["v"] > e["v"] and g["v"] == f["v"]:
-                found.append((e["n"], f["n"], g["n"]))
+                matches.append((e["n"], f["n"], g["n"]))
         events += fresh
         watermark = max([watermark, *(e["at"] for e in fresh)])
-    return sorted(found)
+    return sorted(matches)
 
 
 @pytest.mark.parametrize("seed", range(usually(8, deep=300)))
 def test_facts_are_joined_as_nested_loops_join_them(seed: int) -> None:
     rules, steps, (_, _, wait) = drawn(seed)
-    found = [(row["e"], row["f"], row["g"]) for row in emitted(rules, steps, "e", "at")]
-    assert sorted(found) == by_loops(rules, steps, wait)
+    matches = [(row["e"], row["f"], row["g"]) for row in emitted(rules, steps, "e", "at")]
+    assert sorted(matches) == by_loops(rules, steps, wait)
 
 
 # -- cloud -------------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ def test_a_message_is_out_of_a_frame_of_time_at_its_age() -> None:
 
 
 def test_a_frame_that_is_closed_on_both_sides_has_it_a_moment_longer() -> None:
-    found = means(averages("10 seconds"), readings((0, 4), (5, 8)))
-    assert found == [(0, 4, 1), (5, 6, 2), (10.000001, 8, 1), (15.000001, None, 0)]
+    emitted = means(averages("10 seconds"), readings((0, 4), (5, 8)))
+    assert emitted == [(0, 4, 1), (5, 6, 2), (10.000001, 8, 1), (15.000001, None, 0)]
 
 
 def test_a_frame_of_messages_counts_those_that_pass() -> None:
@@ -77,16 +77,18 @@ def test_thresholds_are_facts(frame: Any) -> None:
     rules = averages(frame, "limits", having=wr.col("mean") > wr.col("limits.max"))
     facts = {"limits": [{"id": 1, "max": 5}, {"id": 2, "max": 7}]}
     rows = list(emitted(rules, [facts, *({"r": [m]} for m in readings((0, 4), (5, 8), (6, 12)))], "r", "t"))
-    found = [(row["match_time"].timestamp(), row["r_mean"], row["limits_id"]) for row in rows]
+    matches = [(row["match_time"].timestamp(), row["r_mean"], row["limits_id"]) for row in rows]
     leaves = [(10, 10, 1), (10, 10, 2), (15, 12, 1), (15, 12, 2)] if frame != 2 else []
     last = (6, 8, 1), (6, 8, 2)
-    assert sorted(found) == sorted([(5, 6, 1), *(last if frame != 2 else ((6, 10, 1), (6, 10, 2))), *leaves])
+    assert sorted(matches) == sorted(
+        [(5, 6, 1), *(last if frame != 2 else ((6, 10, 1), (6, 10, 2))), *leaves]
+    )
     assert len({row["match_id"] for row in rows}) == len(rows)
 
 
 def by_loops(messages: Sequence[dict[str, Any]], size: int, *, by_time: bool) -> list[tuple[int, int, int]]:
     """(partition, time, sum) of each evaluation that changed the sum."""
-    found = []
+    means_by_loop = []
     for s in sorted({m["s"] for m in messages}):
         own = [m for m in messages if m["s"] == s]
         if by_time:
@@ -98,9 +100,9 @@ def by_loops(messages: Sequence[dict[str, Any]], size: int, *, by_time: bool) ->
         before: int | None = 0 if by_time else None
         for at, now in zip(moments, sums, strict=True):
             if now != before:
-                found.append((s, at, now))
+                means_by_loop.append((s, at, now))
             before = now
-    return sorted(found)
+    return sorted(means_by_loop)
 
 
 @pytest.mark.parametrize("by_time", [True, False])
@@ -121,8 +123,8 @@ def test_any_cut_gives_the_sums_of_nested_loops(seed: int, by_time: bool) -> Non
     cuts = [c for c in cuts if c in (0, 40) or times[c] != times[c - 1]]
     steps = [{"r": messages[a:b]} for a, b in itertools.pairwise(cuts)]
     rows = emitted(rules, steps, "r", "t")
-    found = [(row["s"], round(row["match_time"].timestamp() * 1e6), row["r_sum"]) for row in rows]
-    assert sorted(found) == by_loops(messages, size, by_time=by_time)
+    sums = [(row["s"], round(row["match_time"].timestamp() * 1e6), row["r_sum"]) for row in rows]
+    assert sorted(sums) == by_loops(messages, size, by_time=by_time)
 
 
 ACC = wr.accumulate

@@ -44,10 +44,10 @@ def messages(draw: random.Random, n: int, inputs: str = "ab") -> list[tuple[str,
     return made
 
 
-def table_of(name: str, some: list[Message]) -> pa.Table:
+def table_of(name: str, messages: list[Message]) -> pa.Table:
     """The messages of one input in a step, as the operator gets them."""
-    table = pa.Table.from_pylist([dict(m.payload) for m in some], ALL[name])
-    places = zip(*(m.position for m in some if m.position is not None), strict=True)
+    table = pa.Table.from_pylist([dict(m.payload) for m in messages], ALL[name])
+    places = zip(*(m.position for m in messages if m.position is not None), strict=True)
     kinds = (pa.string(), pa.int64(), pa.int64(), pa.int64())
     for column, values, kind in zip((SOURCE, PARTITION, OFFSET, ORDINAL), places, kinds, strict=True):
         table = table.append_column(column, pa.array(values, kind))
@@ -63,7 +63,7 @@ def run(
     asks: bool = True,
 ) -> list[JoinedRow]:
     """Feed operator and oracle, step by step. Returns what is emitted. asks: False for the operator alone"""
-    schemas = {given.name: ALL[given.name] for given in definition.inputs}
+    schemas = {source.name: ALL[source.name] for source in definition.inputs}
     logic, oracle, kv = definition.logic(), definition.oracle(schemas), MemoryKV(definition.logic().cfs())
     for name, schema in schemas.items():
         logic.learn(kv, name, schema)
@@ -72,9 +72,11 @@ def run(
         part = sent[at : at + sizes[step % len(sizes)]]
         at, step = at + len(part), step + 1
         by_input = {name: [m for n, m in part if n == name] for name in schemas}
-        by_input = {name: some for name, some in by_input.items() if some}
+        by_input = {name: messages for name, messages in by_input.items() if messages}
         if by_input:
-            made = logic.ingest(kv, {name: table_of(name, some) for name, some in by_input.items()}, 0)
+            made = logic.ingest(
+                kv, {name: table_of(name, messages) for name, messages in by_input.items()}, 0
+            )
             emitted += rows_of(definition, logic, made)
             if asks:
                 wanted = oracle.ingest(by_input, 0, watermark_us)
@@ -94,8 +96,8 @@ def run(
     return emitted
 
 
-def rows_of(definition: Any, logic: Any, made: Any) -> list[JoinedRow]:
-    return list(definition.values(logic.rows(made.panes, 0), "")) if made.panes else []
+def rows_of(definition: Any, logic: Any, panes: Any) -> list[JoinedRow]:
+    return list(definition.values(logic.rows(panes.panes, 0), "")) if panes.panes else []
 
 
 def compare(definition: Any, rows: list[JoinedRow], wanted: list[JoinedRow]) -> None:

@@ -23,10 +23,10 @@ E, A = wr.event, wr.absent
 
 def rules(**options: Any) -> wr.Rules:
     """Rules over two inputs of points and a table."""
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "inputs": [wr.Input("a", event_time="t"), wr.Input("b", event_time="t"), wr.Table("f", key="k")]
     }
-    return wr.Rules(**{**given, **options})
+    return wr.Rules(**{**arguments, **options})
 
 
 def rule(delay: Any = None, **when: Any) -> Callable[..., wr.Rules]:
@@ -184,23 +184,23 @@ INTERVALS = [
     wr.Table("a", key="k"),
 ]
 OTHERS: dict[str, Callable[[Any], Any]] = {
-    "wr.Join": lambda given: wr.Join(
-        left=given, right=wr.Input("z", event_time="t"), on="k", within=("0 s", "1 s")
+    "wr.Join": lambda interval: wr.Join(
+        left=interval, right=wr.Input("z", event_time="t"), on="k", within=("0 s", "1 s")
     ),
-    "wr.CoGroup": lambda given: wr.CoGroup(
-        inputs=[given], window=wr.tumbling("1 s"), agg={"n": wr.count()}, retention="1 s"
+    "wr.CoGroup": lambda interval: wr.CoGroup(
+        inputs=[interval], window=wr.tumbling("1 s"), agg={"n": wr.count()}, retention="1 s"
     ),
-    "wr.Over": lambda given: wr.Over(
-        event_time="t", input="z", anchors=given, frame=("-1 s", 0), agg={"n": wr.count()}
+    "wr.Over": lambda interval: wr.Over(
+        event_time="t", input="z", anchors=interval, frame=("-1 s", 0), agg={"n": wr.count()}
     ),
 }
 
 
 @pytest.mark.parametrize("operator", OTHERS)
 def test_other_operators_refuse_what_rules_alone_take(operator: str) -> None:
-    for given in INTERVALS:
+    for interval in INTERVALS:
         with pytest.raises(e.ConfigurationError, match=f"{operator} has .*only wr.Rules"):
-            OTHERS[operator](given)
+            OTHERS[operator](interval)
 
 
 WARNED: dict[str, tuple[Callable[[], Any], list[str]]] = {
