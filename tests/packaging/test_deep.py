@@ -51,7 +51,8 @@ def test_deep_is_never_less_than_usual_and_nobody_else_asks_for_the_variable() -
         [usual], [deep] = call.args, call.keywords
         assert deep.arg == "deep", where
         less, more = numbers(usual), numbers(deep.value)
-        assert not less or sum(less) < sum(more), where
+        of_all = isinstance(deep.value, ast.Constant) and deep.value.value is None
+        assert not less or of_all or sum(less) < sum(more), where
     assert [
         p for p in sources() if p != Path(__file__) and re.search(r"\benviron.*WINDROW_DEEP", p.read_text())
     ] == []
