@@ -88,7 +88,7 @@ class ReservedColumn(ConfigurationError):
 class BadWindow(ConfigurationError):
     """A window has no size, leaves unintended gaps, or is of an unknown kind.
 
-    Remedy: Use `wr.tumbling`, `wr.hopping`, `wr.calendar`, `wr.tuples` or `wr.global_window`.
+    Remedy: Use `wr.tumbling`, `wr.hopping`, `wr.calendar`, `wr.session`, `wr.tuples` or `wr.global_window`.
     """
 
     code = "WR105"

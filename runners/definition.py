@@ -430,8 +430,8 @@ def Table(
     deleted: the column that is true where a message deletes the row of its key
     event_time: the column of a time that temporal operators may compare; no row is late by it, and none holds the watermark
         back
-    by: its partition columns if their names differ from those of the rules; () for rows that belong to every partition,
-        which needs one shard
+    by: its partition columns if their names differ from those of the rules; () for rows that belong to every partition: each
+        shard keeps a copy
     time_zone, event_time_unit, positions, where: as for `wr.Input`
 
     Raises `ConfigurationError` (WR100).

@@ -11,14 +11,20 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.core.arrays import BoolArray, IntArray
-from windrow.core.time import START_OF_TIME_US
+from windrow.core.time import START_OF_TIME_US, show_duration
 from windrow.operators.aggregate.base import Steps
 from windrow.operators.aggregate.count_retention import SizeLimits
 from windrow.operators.aggregate.definition import AggregateDefinition
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.assigners import WindowAssigner
 from windrow.operators.steps.columns import END, START, STEP
-from windrow.operators.steps.dead_letters import AGGREGATE_FAILED, OUT_OF_RETENTION, TOO_LATE, DeadLetters
+from windrow.operators.steps.dead_letters import (
+    AGGREGATE_FAILED,
+    OUT_OF_RETENTION,
+    TOO_LATE,
+    DeadLetters,
+    behind,
+)
 from windrow.operators.steps.derived_columns import with_derived
 from windrow.operators.steps.groups import Groups, combine
 from windrow.operators.steps.intake import Slice, countable_rows, event_time_marks
@@ -100,20 +106,13 @@ def _bury_late(
     if size_floor is not None:
         gone |= newest <= size_floor
     times = pa.array(rows.times)
-    dead.add_rows(
-        OUT_OF_RETENTION,
-        "every window of its event time is out of retention",
-        rows.table,
-        lost[gone[lost]],
-        times,
-    )
-    dead.add_rows(
-        TOO_LATE,
-        "every window of its event time is past its allowed lateness",
-        rows.table,
-        lost[~gone[lost]],
-        times,
-    )
+    kept = "newer ones are kept" if retention_us is None else f"retention={show_duration(retention_us)!r}"
+    allowed = f"allowed_lateness={show_duration(definition.allowed_lateness_us)!r}"
+    for reason, words, late in (
+        (OUT_OF_RETENTION, f"every window of its event time is out of retention, {kept}", lost[gone[lost]]),
+        (TOO_LATE, f"every window of its event time is closed, {allowed}", lost[~gone[lost]]),
+    ):
+        dead.add_rows(reason, behind(words, watermark_us, late), rows.table, late, times)
 
 
 def bury_failed(

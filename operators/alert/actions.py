@@ -27,7 +27,7 @@ class Action:
     where: a condition of the row, over its columns: rows for which it is not true are not emitted;
         one on which it raises is a dead letter
 
-    Raises `BadTrigger` (WR106), `BadDuration` (WR101).
+    Raises `BadTrigger` (WR107), `BadDuration` (WR101).
 
     >>> Action(delay="1 minute", cancel=False)
     wr.Action(cancel=False, delay='1 minute')

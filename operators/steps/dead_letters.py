@@ -17,6 +17,7 @@ from windrow.core.arrays import IntArray
 from windrow.core.inputs import UNNAMED
 from windrow.core.messages import DeadLetter, Position
 from windrow.core.show import json_text
+from windrow.core.time import show_instant
 from windrow.core.types import is_text
 from windrow.operators.steps.columns import ARRIVED, OFFSET, ORDINAL, PARTITION, RAW, SOURCE
 
@@ -49,6 +50,18 @@ SCHEMA = pa.schema(
 
 #: Gives the error of each of these rows, with their event times.
 Detail = Callable[[pa.Table, Sequence[int | None]], Sequence[str]]
+
+
+def behind(words: str, watermark_us: int | IntArray, rows: IntArray) -> Detail:
+    """Return the details of late rows, by index: why, and the watermark, which is one or that of each row."""
+
+    def details(_: pa.Table, times: Sequence[int | None]) -> list[str]:
+        watermarks = (
+            [watermark_us] * len(times) if isinstance(watermark_us, int) else watermark_us[rows].tolist()
+        )
+        return [f"{words}; the watermark is {show_instant(us)}Z" for us in watermarks[: len(times)]]
+
+    return details
 
 
 class DeadLetters:

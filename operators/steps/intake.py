@@ -315,11 +315,11 @@ def countable_rows(
         dead.add_rows(MALFORMED, f"id {name!r} is null", table, np.flatnonzero(no_id), times)
         keep = keep & ~no_id
     if definition.null_keys == "dead_letter" and definition.by:
-        null_key = np.zeros(len(table), dtype=bool)
         for name in definition.by:
-            null_key |= combine(table.column(name)).is_null().to_numpy(zero_copy_only=False)
-        dead.add_rows(NULL_KEY, "a key field is null", table, np.flatnonzero(keep & null_key), times)
-        keep = keep & ~null_key
+            null = keep & combine(table.column(name)).is_null().to_numpy(zero_copy_only=False)
+            detail = f"key {name!r} is null, null_keys='dead_letter'"
+            dead.add_rows(NULL_KEY, detail, table, np.flatnonzero(null), times)
+            keep = keep & ~null
     if not keep.all():
         rows = np.flatnonzero(keep)
         table, times = table.take(pa.array(rows)), times.take(pa.array(rows))

@@ -46,7 +46,7 @@ from windrow.operators.aggregate.sessions.splitting import NOTHING, REACH, Gone,
 from windrow.operators.aggregate.state_rows import Windows, broken_where_they_meet, delta_rows, merge_slices
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
-from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, TOO_LATE
+from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, TOO_LATE, behind
 from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
 from windrow.operators.steps.micro_batching import STEPS
@@ -396,8 +396,9 @@ def in_retention(logic: Sessions, step: Step, rows: Slice) -> Slice:
     gone = is_gone(logic, step, rows)
     if not gone.any():
         return rows
-    detail = "its own window is out of retention"
-    step.dead.add_rows(OUT_OF_RETENTION, detail, rows.table, np.flatnonzero(gone), pa.array(rows.times))
+    late = np.flatnonzero(gone)
+    detail = behind("its own window is out of retention", step.progress.watermark_us, late)
+    step.dead.add_rows(OUT_OF_RETENTION, detail, rows.table, late, pa.array(rows.times))
     return rows.take(np.flatnonzero(~gone))
 
 
@@ -408,7 +409,8 @@ def without_late(
     gone = lost & (ends_of(logic, rows) < logic.retained_from(step.progress.watermark_us))
     times = pa.array(rows.times)
     for reason, dropped in ((OUT_OF_RETENTION, gone), (TOO_LATE, lost & ~gone)):
-        step.dead.add_rows(reason, detail, rows.table, np.flatnonzero(dropped), times)
+        late = np.flatnonzero(dropped)
+        step.dead.add_rows(reason, behind(detail, step.progress.watermark_us, late), rows.table, late, times)
     return rows.take(np.flatnonzero(~lost)), incoming._replace(codes=incoming.codes[~lost])
 
 
