@@ -40,6 +40,7 @@ class Provenance:
     """The provenance of a window or an emitted row: the messages that it was made of.
 
     messages: by input; None where they are not kept
+    complete: all of them are kept
     joined_by: of a window that was two before, the message that made it one
     """
 
@@ -49,6 +50,7 @@ class Provenance:
     joined_by: Position | None = None
     #: Of a row, a line for each condition that made it.
     reasons: tuple[str, ...] = ()
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from windrow.operators.steps.dead_letters import (
     OUT_OF_RETENTION,
     TOO_LATE,
     DeadLetters,
-    behind,
+    late_details,
 )
 from windrow.operators.steps.derived_columns import with_derived
 from windrow.operators.steps.groups import Groups, combine
@@ -112,7 +112,7 @@ def _bury_late(
         (OUT_OF_RETENTION, f"every window of its event time is out of retention, {kept}", lost[gone[lost]]),
         (TOO_LATE, f"every window of its event time is closed, {allowed}", lost[~gone[lost]]),
     ):
-        dead.add_rows(reason, behind(words, watermark_us, late), rows.table, late, times)
+        dead.add_rows(reason, late_details(words, watermark_us, late), rows.table, late, times)
 
 
 def bury_failed(

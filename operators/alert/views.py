@@ -28,6 +28,12 @@ from windrow.stores.kv import Overlay
 ALERTS = "alerts"
 
 
+#: Of a window at a moment before the newest one.
+_FORGOTTEN = (
+    "samples that have left the window since are not kept: `--as-of` a commit of that time has them all"
+)
+
+
 class AlertView(View):
     """The view of an alert. `alerts`: a row for each key that has a window or an open alert."""
 
@@ -140,7 +146,7 @@ class AlertView(View):
         wanted: Mapping[str, Any] | None,
         row: Mapping[str, Any] | None,
     ) -> Iterator[Provenance]:
-        """Yield the samples of each key in its window at a moment; None where some of them are forgotten."""
+        """Yield the samples of each key in its window at a moment, as far as they are kept; None if none is."""
         definition, keys = self.definition, self.logic.named_keys(work, states, np.arange(len(states)))
         if definition.frame is None:
             return
@@ -168,5 +174,5 @@ class AlertView(View):
             shown = (
                 row if row is not None else {**keys.slice(code, 1).to_pylist()[0], "time": to_datetime(at_us)}
             )
-            inside = {name: stored(rows_without_prefix(kept, self.prefix))} if known else None
-            yield Provenance(None, shown, inside)
+            inside = {name: stored(rows_without_prefix(kept, self.prefix))} if known or len(kept) else None
+            yield Provenance(None, shown, inside, reasons=() if known else (_FORGOTTEN,), complete=known)

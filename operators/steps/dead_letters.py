@@ -52,7 +52,7 @@ SCHEMA = pa.schema(
 Detail = Callable[[pa.Table, Sequence[int | None]], Sequence[str]]
 
 
-def behind(words: str, watermark_us: int | IntArray, rows: IntArray) -> Detail:
+def late_details(words: str, watermark_us: int | IntArray, rows: IntArray) -> Detail:
     """Return the details of late rows, by index: why, and the watermark, which is one or that of each row."""
 
     def details(_: pa.Table, times: Sequence[int | None]) -> list[str]:

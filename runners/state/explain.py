@@ -109,7 +109,8 @@ class Explainer:
     def explain(self, name: str, provenance: Provenance) -> Explanation:
         """Explain it, down to the messages from outside."""
         fed, view = self._whole.fed_by(name), self._view_of(name)
-        commits, complete = self._touches(view, provenance, fed)
+        commits, known = self._touches(view, provenance, fed)
+        complete = known and provenance.complete
         if provenance.messages is None:
             return Explanation(
                 provenance.window,

@@ -46,7 +46,7 @@ from windrow.operators.aggregate.sessions.splitting import NOTHING, REACH, Gone,
 from windrow.operators.aggregate.state_rows import Windows, broken_where_they_meet, delta_rows, merge_slices
 from windrow.operators.aggregations.calculation import Broken
 from windrow.operators.steps.columns import ARRIVED, END, LAST, POSITION_COLUMNS, START
-from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, TOO_LATE, behind
+from windrow.operators.steps.dead_letters import OUT_OF_RETENTION, TOO_LATE, late_details
 from windrow.operators.steps.groups import Groups, combine, stable_order, without
 from windrow.operators.steps.intake import Slice, encoded_positions, event_time_marks
 from windrow.operators.steps.micro_batching import STEPS
@@ -397,7 +397,7 @@ def in_retention(logic: Sessions, step: Step, rows: Slice) -> Slice:
     if not gone.any():
         return rows
     late = np.flatnonzero(gone)
-    detail = behind("its own window is out of retention", step.progress.watermark_us, late)
+    detail = late_details("its own window is out of retention", step.progress.watermark_us, late)
     step.dead.add_rows(OUT_OF_RETENTION, detail, rows.table, late, pa.array(rows.times))
     return rows.take(np.flatnonzero(~gone))
 
@@ -410,7 +410,9 @@ def without_late(
     times = pa.array(rows.times)
     for reason, dropped in ((OUT_OF_RETENTION, gone), (TOO_LATE, lost & ~gone)):
         late = np.flatnonzero(dropped)
-        step.dead.add_rows(reason, behind(detail, step.progress.watermark_us, late), rows.table, late, times)
+        step.dead.add_rows(
+            reason, late_details(detail, step.progress.watermark_us, late), rows.table, late, times
+        )
     return rows.take(np.flatnonzero(~lost)), incoming._replace(codes=incoming.codes[~lost])
 
 
