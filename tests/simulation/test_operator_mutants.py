@@ -131,7 +131,7 @@ MUTANTS: list[tuple[Mutate, Any, int]] = [
     (what_was_said_of_anchors_is_forgotten, MARKED, 0),
     (every_window_emits_its_messages, LISTED, 0),
     (history_is_not_loaded, HOT, 0),
-    (history_begins_a_key, HOT, 0),
+    (history_begins_a_key, HOT, 1),
     (a_throttle_forgets_what_it_took, FRESH, 1),
     (a_throttle_never_ends, FRESH, 0),
 ]

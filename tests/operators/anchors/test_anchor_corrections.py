@@ -166,7 +166,7 @@ def test_what_a_step_reads_does_not_grow_with_the_anchors_that_may_be_corrected(
 def test_a_retention_for_queries_makes_no_longer_stretches() -> None:
     frame = wr.range_between("-1 second", "1 second")
     widths = {
-        over(frame=frame, **more).logic().events.width_us  # type: ignore[attr-defined]
+        over(frame=frame, **more).logic().events._stretches.width_us  # type: ignore[attr-defined]
         for more in ({}, {"retention": "1 day"}, {"retention": wr.forever})
     }
     assert len(widths) == 1
