@@ -35,7 +35,7 @@ from windrow.core import check
 from windrow.core.errors import ConfigurationError, SinkFailed
 from windrow.core.logs import get_logger
 from windrow.core.messages import Token
-from windrow.core.show import Raw, call, json_text
+from windrow.core.show import Raw, call, json_text, rfc3339
 from windrow.core.time import Duration, duration_us, show_duration
 from windrow.core.types import concat
 from windrow.operators.operator import Definition
@@ -144,7 +144,9 @@ class WebhookSink(_Notifying):
 
     def publish(self, token: Token, panes: PaneFiles) -> None:
         url, key = self.url or secret(self.url_env) or "", secret(self.secret_env)
-        self._each(token, panes, lambda name, row: self._post(url, key, name, json_text(row).encode()))
+        self._each(
+            token, panes, lambda name, row: self._post(url, key, name, json_text(row, rfc3339).encode())
+        )
 
     def _post(self, url: str, secret_key: str | None, key: str, body: bytes) -> None:
         headers = {"Content-Type": "application/json", "Idempotency-Key": key, **dict(self.headers)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from datetime import date, time
 from typing import Any
 
 
@@ -31,6 +32,11 @@ def json_text(value: Any, default: Callable[[Any], str] = str) -> str:
         return json.dumps(value, default=default, ensure_ascii=False, allow_nan=False)
     except ValueError:
         return json.dumps(_with_numbers(value), default=default, ensure_ascii=False)
+
+
+def rfc3339(value: Any) -> str:
+    """Write a time as strict parsers take it, with a T; text of anything else."""
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
 def _with_numbers(value: Any) -> Any:

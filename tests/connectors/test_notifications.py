@@ -82,7 +82,7 @@ def test_a_webhook_that_fails_twice_takes_a_row_once_under_one_key(receiver: Any
     keys = [headers["Idempotency-Key"] for headers, _ in receiver.requests]
     assert len(keys) == 3 and len(set(keys)) == 1
     row = json.loads(receiver.requests[-1][1])
-    assert (row["status"], row["k"], row["time"]) == ("OPEN", "a", "1970-01-01 00:00:01+00:00")
+    assert (row["status"], row["k"], row["time"]) == ("OPEN", "a", "1970-01-01T00:00:01+00:00")
 
 
 def test_each_row_is_a_request_signed_with_a_secret_that_is_shown_nowhere(

@@ -25,7 +25,7 @@ from typing import Any
 import windrow as wr
 from windrow.connectors import notifications
 from windrow.core.messages import Message, Position
-from windrow.core.show import json_text
+from windrow.core.show import json_text, rfc3339
 from windrow.testing import ManualClock
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def drill(kills: int, seed: int = 1, messages: int | None = None) -> dict[str, A
         server.shutdown()
         undisturbed = wr.sinks.memory()
         feed(f"{name}/undisturbed", undisturbed, end)
-    expected = Counter(_identity(json.loads(json_text(row.values))) for row in undisturbed.panes)
+    expected = Counter(_identity(json.loads(json_text(row.values, rfc3339))) for row in undisturbed.panes)
     stored = Counter(map(_identity, server.stored.values()))
     return {
         "kills": dict(server.killed),
