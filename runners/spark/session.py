@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -175,13 +176,16 @@ def found_nothing_more(query: StreamingQuery) -> bool:
     return bool(query._jsq.streamingQuery().noNewData())
 
 
+_RUNS = count()
+
+
 class Tagged:
-    """Tags for the jobs of one action, to learn whether a stage of them ran twice."""
+    """Tags for the jobs of one run of an action, to learn whether a stage of them ran twice. Each run has a tag of its own."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark = spark
         self._sc: Any = spark.sparkContext
-        self._tag = tag
+        self._tag = f"{tag}-{next(_RUNS)}"
 
     def __enter__(self) -> Tagged:
         self._sc.addJobTag(self._tag)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
+from windrow.stores.quarantine import TURN
 from windrow.testing.faults import SimulatedCrash
 from windrow.testing.simulated_kafka import Outcome
 
@@ -229,7 +230,9 @@ class World:
         return None
 
     def park(self) -> None:
-        """Let others run."""
+        """Let others run, unless they would wait for a store that is being moved by this one."""
+        if TURN._is_owned():  # type: ignore[attr-defined]
+            return
         actor = self.actor
         assert actor is not None
         actor.park()

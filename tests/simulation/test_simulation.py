@@ -56,6 +56,10 @@ def test_whatever_fails_every_row_counts_once(outlet: str, block: int) -> None:
             raise AssertionError(f"seed {seed} with {outlet}:\n{story}") from report.failure
 
 
+def test_a_store_that_is_moved_aside_stops_nobody() -> None:
+    assert play(31).failure is None
+
+
 def test_whatever_is_lost_messages_come_back_from_the_source() -> None:
     """Several shards, owners that change, late writers of former owners: a shard that one executor has is lost to another.
 
