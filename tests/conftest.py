@@ -249,5 +249,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    if "told" in getattr(node, "workeroutput", {}):
-        node.config.pluginmanager.get_plugin("terminalreporter").write_line(node.workeroutput["told"])
+    if "broker" in getattr(node, "workeroutput", {}):
+        node.config.pluginmanager.get_plugin("terminalreporter").write_line(node.workeroutput["broker"])

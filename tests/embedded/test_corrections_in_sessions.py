@@ -87,7 +87,9 @@ def test_a_session_whose_last_message_is_removed_ends_earlier_and_the_last_one_t
         assert emitted() == [("RETRACT", "EARLY", 0, 11, 1, 1)]
         assert driver.op.get_windows() == [] and ledger(driver.committed_panes(), grows=True) == {}
         driver.feed([order(0, 3)])
-        assert emitted() == [("INSERT", "EARLY", 0, 11, 2, 1)]  # a window is not told twice under one number
+        assert emitted() == [
+            ("INSERT", "EARLY", 0, 11, 2, 1)
+        ]  # a window is not emitted twice under one number
         driver.check(dead_letters=True)
 
 

@@ -200,7 +200,7 @@ def _summary(config: pytest.Config) -> str:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process that shares the tests with others tells whoever writes the summary (tests/conftest.py)."""
     if BROKER in session.config.stash and hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["told"] = _summary(session.config)
+        session.config.workeroutput["broker"] = _summary(session.config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

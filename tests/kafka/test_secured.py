@@ -94,11 +94,11 @@ def cluster(kafka: wr.Kafka) -> wr.Kafka:
 
 def test_a_job_with_all_of_it_in_kafka_runs_and_is_asked(cluster: wr.Kafka, tmp_path: Path) -> None:
     log, flights = wr.kafka_log(cluster, "job"), wr.sources.kafka(cluster, "given", value=VALUE)
-    COUNTS.run(tmp_path / "job", flights, sink=wr.sinks.kafka("told", cluster), log=log, available_now=True)
+    COUNTS.run(tmp_path / "job", flights, sink=wr.sinks.kafka("panes", cluster), log=log, available_now=True)
     with wr.read_state(log=log) as state:
         assert sum(w.messages for w in state.get_windows()) == 100
     consumer = cluster.consumer(group_id="reader", auto_offset_reset="earliest")
-    consumer.subscribe(["told"])
+    consumer.subscribe(["panes"])
     records: list[Any] = []
     while len(records) < 18:  # nine windows of two keys are over
         records += [json.loads(m.value()) for m in consumer.consume(18, 1.0) if m.error() is None]

@@ -22,7 +22,6 @@ from windrow.core.errors import (
     ReservedColumn,
     UnknownColumn,
 )
-from windrow.core.time import to_datetime
 from windrow.testing import CommitPoint, ManualClock, TestDriver
 
 S = 1_000_000
@@ -769,17 +768,6 @@ def test_the_table_of_alerts_says_what_is_open_and_what_is_due(tmp_path: Path) -
         ["b", "CANCEL", 0, None, 1, 7.0, None],
     ]
     assert why.positions is None or len(why.positions) == 1
-
-
-def test_an_older_moment_is_explained_by_the_samples_that_are_kept(tmp_path: Path) -> None:
-    definition = alert(frame="5 seconds", agg={"mean": wr.avg("x")}, when=wr.col("mean") > 80)
-    with definition.open(str(tmp_path)) as op:
-        op.add_messages(messages([70, 95, 99, 98, 10], [0, 1, 2, 4, 8]))
-    with wr.read_state(str(tmp_path)) as state:
-        [newest], [older] = (state.explain({"k": "a", "time": to_datetime(s * 1_000_000)}) for s in (8, 4))
-    assert (newest.complete, [p.offset for p in newest.positions or ()]) == (True, [3, 4])
-    assert (older.complete, [p.offset for p in older.positions or ()]) == (False, [3])
-    assert "--as-of" in older.reasons[0]
 
 
 def test_a_backtest_emits_what_the_job_emitted(tmp_path: Path) -> None:

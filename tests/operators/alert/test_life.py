@@ -1,4 +1,4 @@
-"""Long lives of alerts: a year of hours, keys that come and go, clocks that are set back."""
+"""Long lives of alerts: a year of hours, keys that come and go, clocks that are set back, moments that are over."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import windrow as wr
 from tests.deep import usually
 from tests.operators.alert.test_alerts import S, X, alert, messages
 from windrow.checkpoint import job
+from windrow.core.time import to_datetime
 from windrow.runners.embedded import engine
 from windrow.stores.kv import MemoryKV
 from windrow.testing import ManualClock
@@ -110,3 +111,14 @@ def test_a_clock_that_is_set_back_by_a_day_repeats_nothing_and_loses_nothing(tmp
             op.timeout()
             op.next_offsets()
     assert [row["trigger"] for row in sink.panes] == ["on_open", "on_repeat"]
+
+
+def test_an_older_moment_is_explained_by_the_samples_that_are_kept(tmp_path: Path) -> None:
+    definition = alert(frame="5 seconds", agg={"mean": wr.avg("x")}, when=wr.col("mean") > 80)
+    with definition.open(str(tmp_path)) as op:
+        op.add_messages(messages([70, 95, 99, 98, 10], [0, 1, 2, 4, 8]))
+    with wr.read_state(str(tmp_path)) as state:
+        [newest], [older] = (state.explain({"k": "a", "time": to_datetime(s * 1_000_000)}) for s in (8, 4))
+    assert (newest.complete, [p.offset for p in newest.positions or ()]) == (True, [3, 4])
+    assert (older.complete, [p.offset for p in older.positions or ()]) == (False, [3])
+    assert "--as-of" in older.reasons[0]
